@@ -110,16 +110,16 @@ def test_a_cluster_that_shrinks(workers: int, tmp_path: Path, monkeypatch: pytes
     chosen = config(method, train=train, run={"ray": {"workers": workers}})
     whole = run(config(method, "one-by-one", train=train))
     (tmp_path / "lives" / "one").touch()
-    hogs, places, make = list[Any](), list[Cluster](), engines["ray"]
-    monkeypatch.setitem(engines, "ray", lambda *given: places.append(made := make(*given)) or made)
+    hogs, clusters, make = list[Any](), list[Cluster](), engines["ray"]
+    monkeypatch.setitem(engines, "ray", lambda *given: clusters.append(made := make(*given)) or made)
 
     class Crowd(Listener):
         """Once the workers are there, others wait for their room, and who is to replace one is not waited for long."""
 
         def begin(self, begin: Any) -> None:
             hogs.extend(Hog.remote() for _ in range(2 if workers == 3 else 3))
-            (place,) = places
-            place.run = place.run.model_copy(update={"ray": place.run.ray.model_copy(update={"wait": 1.0})})
+            (cluster,) = clusters
+            cluster.run = cluster.run.model_copy(update={"ray": cluster.run.ray.model_copy(update={"wait": 1.0})})
 
     try:
         if workers == 3:
@@ -168,7 +168,7 @@ class WithoutAMachine(Cluster):
 
 def test_a_machine_that_is_lost_with_what_clients_held_ends_the_run_at_its_last_checkpoint(tmp_path: Path) -> None:
     whole = run(config("fedper", "one-by-one"))
-    words = r"was lost with the machine .* stopped after round 2 of 3; what came after the last checkpoint is lost\."
+    words = r"were lost with the machine .* stopped after round 2 of 3; what came after the last checkpoint is lost\."
     with pytest.raises(PlaceLost, match=words):
         run(
             config("fedper"),
@@ -215,11 +215,11 @@ class Halves:
 
 def test_a_late_answer_of_a_lost_worker_is_not_taken_for_what_its_successor_holds() -> None:
     job = simulate(config("fedavg", run={"ray": {"workers": 1}}))
-    with Cluster(job.net, job.federation, job.config.run) as place:
-        late, early = place._send(Halves(), [(place.places[0], [2]), (place.places[0], [3])])
+    with Cluster(job.net, job.federation, job.config.run) as cluster:
+        late, early = cluster._send(Halves(), [(cluster.places[0], [2]), (cluster.places[0], [3])])
         ray.wait([late.answer, early.answer], num_returns=2)
-        place._instead(early)  # lost while it did another share; the first has come back before
-        (found,) = place._answer(Halves(), late)
+        cluster._replacement(early)  # lost while it did another share; the first has come back before
+        (found,) = cluster._answer(Halves(), late)
         assert found.tolist() == [1.0]
-        assert place.places[0].account.holds == set()
-        assert [half.tolist() for half in place.map(Halves(), [5])] == [[2.5]]
+        assert cluster.places[0].account.holds == set()
+        assert [half.tolist() for half in cluster.map(Halves(), [5])] == [[2.5]]

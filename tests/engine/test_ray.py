@@ -43,9 +43,9 @@ pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")
 def lent(cluster: None) -> Iterator[Cluster]:
     """Three workers for all runs of this network and these data: to start some takes longer than such a run."""
     job = simulate(config("fedavg", run={"ray": {"workers": 3}}))
-    place = engines["ray"](job.net, job.federation, job.config.run)
-    assert isinstance(place, Cluster)
-    with place as engine:
+    cluster = engines["ray"](job.net, job.federation, job.config.run)
+    assert isinstance(cluster, Cluster)
+    with cluster as engine:
         yield engine
 
 
@@ -173,15 +173,15 @@ def test_large_states_lie_apart(borrowed: Cluster, monkeypatch: pytest.MonkeyPat
     """So that one that has become old does not keep the memory of others; sizes are known after the first round."""
     monkeypatch.setattr("torso.engine.cluster.LARGE", 8000)  # a head has 8040 bytes
     job = simulate(config("fedper", train={"fraction": 1.0}))
-    places, states = [], []
+    objects, states = [], []
     with engines["ray"](job.net, job.federation, job.config.run) as engine:
         monkeypatch.setattr(borrowed, "_state_bytes", 0)
         state = State.begin(job.model)
         for _ in range(2):
             state, _ = play_round(job.plan[0], state, job.roster, engine, 0)
-            places.append(len({entry.where for entry in state.clients.entries.values()}))
+            objects.append(len({entry.where for entry in state.clients.entries.values()}))
             states.append(state)
-        assert places == [2, 12]
+        assert objects == [2, 12]
         with OneByOne(job.net, job.federation, workers=1) as here:
             alone, _ = play_round(job.plan[0], states[0], job.roster, here, 0)
         assert bits(states[1]) == bits(alone)
@@ -191,7 +191,7 @@ def _on_the_shelves(engine: Cluster) -> int:
     """How many tensors the workers hold, once they have heard what is gone."""
     gc.collect()
     list(engine.map(Nothing(), range(2)))
-    return sum(ray.get(place.actor.__ray_call__.remote(lambda worker: len(worker.shelf))) for place in engine.places)
+    return sum(ray.get(place.actor.__ray_call__.remote(lambda actor: len(actor.shelf))) for place in engine.places)
 
 
 class Nothing:

@@ -25,7 +25,7 @@ from torso.errors import PlaceLost
 from torso.methods import methods
 from torso.parallel.compare import compare
 from torso.parallel.hire import crew
-from torso.parallel.ray_crew import OnRay
+from torso.parallel.ray_pool import OnRay
 from torso.parallel.together import run_together
 from torso.personal import personals
 from torso.runs.devices import device_of
@@ -47,7 +47,7 @@ def hands(cluster: None) -> Iterator[OnRay]:
 
 @pytest.fixture
 def lent(hands: OnRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(run_together.__kwdefaults__, "crew", hands)
+    monkeypatch.setitem(run_together.__kwdefaults__, crew.__name__, hands)  # the parameter is called like the function
     monkeypatch.setattr("torso.parallel.hire.crew", lambda _: nullcontext(hands))
 
 
@@ -141,7 +141,7 @@ def test_what_kills_every_process_is_told_of_its_run_and_the_others_go_on(
     monkeypatch.setattr("torso.parallel.orchestrator._TRIES", 2)  # to start processes takes long
     fatal = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=5))
     asked = [config(method, train={"fraction": 1.0}) for method in (fatal, "fedper")]
-    monkeypatch.setattr(hands, "room", lambda: 1)
+    monkeypatch.setattr(hands, "capacity", lambda: 1)
     (_, lost), (_, whole) = run_together(asked, [tmp_path / "0", tmp_path / "1"])
     assert isinstance(lost, PlaceLost)
     assert "2 processes have died over fedper seed 0" in str(lost)

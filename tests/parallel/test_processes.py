@@ -27,8 +27,8 @@ from torso import Config, RequestError, Result, run
 from torso.errors import PlaceLost
 from torso.measure import Accuracy
 from torso.methods import Method, methods
-from torso.parallel.crew import Lost
 from torso.parallel.hire import crew, filling
+from torso.parallel.pool import Lost
 from torso.parallel.processes import Processes
 from torso.parallel.together import run_together
 from torso.personal import Personal, personals
@@ -125,10 +125,10 @@ def test_processes_that_died_while_they_were_idle_are_replaced_and_no_runs_fault
     """As many of them as a run may cost."""
     monkeypatch.setattr("torso.parallel.orchestrator._TRIES", 2)  # to start processes takes long
     while len(hands.idle) < 2:
-        hands.idle.append(hands.hire()[0])
-    for hand in hands.idle:
-        hand.process.kill()
-        hand.process.join()
+        hands.idle.append(hands.start()[0])
+    for worker in hands.idle:
+        worker.process.kill()
+        worker.process.join()
     ((_, found),) = run_together([tiny("fedavg")], [tmp_path / "after"], crew=hands)
     assert isinstance(found, Result)
     assert found.ok
@@ -150,15 +150,15 @@ def test_a_process_whose_accelerator_is_broken_takes_no_other_run(
 
 
 def test_those_that_are_there_go_on_where_no_other_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hire, hired = Processes.hire, list[Any]()
+    start, started = Processes.start, list[Any]()
 
     def once(self: Processes) -> Any:
-        if hired:
+        if started:
             raise Lost("no memory is left for it")
-        hired.append(hire(self))
-        return hired[0]
+        started.append(start(self))
+        return started[0]
 
-    monkeypatch.setattr(Processes, "hire", once)
+    monkeypatch.setattr(Processes, "start", once)
     asked = [tiny("fedavg", f"run.seed={seed}") for seed in range(3)]
     with closing(Quick(2)) as crew:
         found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], crew=crew))
@@ -167,7 +167,7 @@ def test_those_that_are_there_go_on_where_no_other_can_start(tmp_path: Path, mon
         list(run_together(asked, [tmp_path / f"again {place}" for place in range(3)], crew=crew))
 
 
-def test_processes_that_die_as_soon_as_they_are_there_are_not_hired_for_ever(
+def test_processes_that_die_as_soon_as_they_are_there_are_not_started_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = Processes.answer
@@ -310,7 +310,7 @@ def test_what_another_process_cannot_import_is_refused_in_words(
 
 
 def test_a_cluster_has_its_own_processes() -> None:
-    said = r"--processes 2 and run\.engine = 'ray': .* run\.ray\.workers says how many"
+    said = r"--processes 2 and run\.engine = 'ray': .* run\.ray\.workers sets the number of workers"
     with pytest.raises(RequestError, match=said), crew(tiny("fedavg", "run.engine=ray").run, 2):
         pass
 

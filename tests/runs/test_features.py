@@ -247,7 +247,7 @@ def test_a_file_that_is_damaged_or_of_another_function_is_made_anew(
     features_kept._kept.clear()
     heard = Heard()
     again = run(config(features="disk"), federation=federation, listener=heard)
-    assert sum("computed anew" in note for note in heard.notes) == (2 if what == "body" else 1)
+    assert sum("computed again" in note for note in heard.notes) == (2 if what == "body" else 1)
     assert_same(again, run(config(features="off"), federation=federation))
     assert len(sorted((tmp_path / "cache" / "features").iterdir())) == 2  # and nothing half-written
 

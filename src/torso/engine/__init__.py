@@ -1,4 +1,4 @@
-"""Where clients run. An engine maps a piece of work over clients; it knows nothing of methods or measures."""
+"""Engines: they run work for clients in threads, in stacks or on a cluster, and know nothing of methods or measures."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 def auto(net: Network, federation: Federation, run: RunConfig) -> Engine:
-    """Batched on an accelerator, one by one in threads on CPU."""
+    """The engine for `run.engine = "auto"`: "batched" on an accelerator, "one-by-one" (threads) on CPU."""
     on_cpu = federation.device.type == "cpu"
     return engines["one-by-one" if on_cpu else "batched"](net, federation, run)
 
 
 def ray(net: Network, federation: Federation, run: RunConfig) -> Engine:
-    """Processes on one machine or many; the package is looked for when somebody asks for it."""
+    """The engine for `run.engine = "ray"`: worker processes on one machine or many. Ray is imported only here."""
     from torso.engine.connect import connect
 
     session = connect(run)
@@ -53,7 +53,8 @@ def ray(net: Network, federation: Federation, run: RunConfig) -> Engine:
 
 
 def flower(net: Network, federation: Federation, run: RunConfig) -> Engine:
-    """Clients on machines of their own (`federation/remote.py`): they are met, not made from data that are here."""
+    """Refuse `run.engine = "flower"`: its clients hold their data on other machines (`federation/remote.py`), so they
+    cannot be simulated from data in this process."""
     raise RequestError(
         "run.engine = 'flower' is for clients that hold their own data: torso federation run CONFIG. "
         "Accepted here: auto, batched, one-by-one, ray"

@@ -1,4 +1,4 @@
-"""What every engine offers, and what it gives a piece of work to stand on."""
+"""The `Engine` interface, what an engine or its work may support in addition, and the `Workspace` that work gets."""
 
 from __future__ import annotations
 
@@ -32,16 +32,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 SERVER = -1
-"""The server learns like a client when it has data of its own (spec 3.3); this is its number."""
+"""The client number of the server, which trains like a client if it has data (spec 3.3)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """The features [n, d] of a federation's samples under one body. None: nobody has computed those of the split.
+    """The features [n, d] that one body computes for a federation's samples. A split is None if it was not computed."""
 
-    `key`: equal where the tensors are."""
-
-    key: str
+    key: str  # two objects with equal keys hold equal features
     size: int  # d
     train: Tensor | None = None
     test: Tensor | None = None
@@ -49,13 +47,15 @@ class Features:
 
 @dataclass(frozen=True)
 class Workspace:
-    """One worker's place: a network without weights of its own (functional calls are not thread-safe) and the data."""
+    """What one worker needs to run work: the data, what clients hold, and a network without weights.
+
+    Each worker has its own network, because functional calls on one network are not thread-safe."""
 
     context: LocalContext
     federation: Federation
-    store: Store = field(default_factory=Store)  # of the clients that it works for
-    recorded: bool = False  # whether gradients are recorded, where the device can
-    _on_features: dict[str, Workspace] = field(default_factory=dict, repr=False, compare=False)  # the last, by its key
+    store: Store = field(default_factory=Store)  # what the clients of the current work hold
+    recorded: bool = False  # record gradients, if the device can
+    _on_features: dict[str, Workspace] = field(default_factory=dict, repr=False, compare=False)  # the latest, by key
     _held: dict[tuple[int, ...], list[ClientState]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -69,9 +69,11 @@ class Workspace:
         compiles: Compile = "auto",
         exact: bool = False,
     ) -> Workspace:
-        """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs); `compiles`: whether
-        a body that is not Torso's is compiled before; `exact`: clients of a stack have the bits that each has alone,
-        where the network can."""
+        """A workspace on the federation's device.
+
+        `recorded`: record gradients once and replay them, if the device can (CUDA graphs).
+        `compiles`: whether a body of another library is compiled before it is recorded.
+        `exact`: a client gets the same bits in a stack as alone, if the network can guarantee it."""
         device = federation.device
         context = LocalContext(
             net=skeleton(net, device),
@@ -87,16 +89,18 @@ class Workspace:
         return cls(context, federation, recorded=recorded)
 
     def on_features(self, features: Features) -> Workspace:
-        """The same place with features instead of samples, and with a body that passes them on."""
+        """This workspace with features in place of samples, and with a body that returns its input unchanged."""
         if features.key not in self._on_features:
-            self._on_features.clear()  # one body at a time
-            self._on_features[features.key] = self._moved_on(features)
+            self._on_features.clear()  # keep those of one body only
+            self._on_features[features.key] = self._with_features(features)
         return replace(self._on_features[features.key], store=self.store)
 
-    def _moved_on(self, features: Features) -> Workspace:
-        net, data = passing_on(self.context.net, features.size), self.federation
-        nothing = data.train.labels.new_empty(0, features.size, dtype=torch.float32)
-        train, test = (nothing if part is None else part for part in (features.train, features.test))
+    def _with_features(self, features: Features) -> Workspace:
+        net = passing_on(self.context.net, features.size)
+        data = self.federation
+        empty = data.train.labels.new_empty(0, features.size, dtype=torch.float32)
+        train = empty if features.train is None else features.train
+        test = empty if features.test is None else features.test
         records = self.recorded and self.federation.device.type == "cuda"
         context = replace(
             self.context,
@@ -105,49 +109,49 @@ class Workspace:
             change=Augmentation(),
             recorder=Recorder(gradients, frozen=net.frozen) if records else None,
         )
-        moved = replace(data, train=replace(data.train, samples=train), test=replace(data.test, samples=test))
-        return Workspace(context, moved, recorded=self.recorded)
+        federation = replace(data, train=replace(data.train, samples=train), test=replace(data.test, samples=test))
+        return Workspace(context, federation, recorded=self.recorded)
 
     def holding(self, store: Store | None) -> Workspace:
-        """The same place with what clients hold."""
+        """This workspace with another store (None: an empty one)."""
         return replace(self, store=Store() if store is None else store)
 
     def held(self, clients: Sequence[int]) -> list[ClientState]:
-        """What each of G clients holds: looked up once, though a visit asks for it several times."""
-        asked = tuple(clients)
-        if asked not in self._held:
-            self._held.clear()  # one group at a time
-            self._held[asked] = self.store.states(asked)
-        return self._held[asked]
+        """What each of G clients holds. Cached, because a visit asks for it several times."""
+        key = tuple(clients)
+        if key not in self._held:
+            self._held.clear()  # keep one group only
+            self._held[key] = self.store.states(key)
+        return self._held[key]
 
     def samples(self, clients: Sequence[int]) -> tuple[int, ...]:
-        """Training samples of each client; of the server its own."""
+        """The number of training samples of each client, or of the server (SERVER)."""
         if SERVER in clients:
             return (len(self.federation.server_rows),)
         sizes: list[int] = self.federation.train.sizes_of(clients).tolist()
         return tuple(sizes)
 
     def train_deck(self, clients: Sequence[int]) -> Deck:
-        """The training samples of G clients; the server's own where the client is SERVER."""
+        """The training samples of G clients, or the server's own samples if the client is SERVER."""
         split = self.federation.train
         if SERVER in clients:
             return Deck.of(split.samples, split.labels, [self.federation.server_rows], clients)
         return split.deck(clients)
 
     def visit_deck(self, clients: Sequence[int], with_meta: bool) -> Deck:
-        """What G clients learn from: their own samples, and those that everybody got where the method says so."""
+        """The samples that G clients train on: their own and, `with_meta`, those that the server gave to all."""
         deck = self.train_deck(clients)
         return deck.joined(self.federation.meta_rows) if with_meta else deck
 
     def meta_deck(self, clients: Sequence[int]) -> Deck:
-        """The samples that everybody got from the server, once for each of G clients."""
+        """The samples that the server gave to all clients, repeated for each of G clients."""
         split = self.federation.train
         return Deck.of(split.samples, split.labels, [self.federation.meta_rows] * len(clients), clients)
 
     def models(self, model: Tensors, clients: Sequence[int], kept: bool = True) -> Tensors:
-        """The models that G clients hold, stacked [G, *], with what their heads must know of them.
+        """The models of G clients, stacked [G, *]; a dual head also gets the facts about its client that it needs.
 
-        `kept`: with the parts that each keeps; without, all hold the same."""
+        `kept`: with the parts that each client keeps. Without it, all G models are `model`."""
         if self.context.on_features:
             model = {name: tensor for name, tensor in model.items() if not name.startswith("body.")}
         models = with_own(model, [state.kept for state in self.held(clients)] if kept else [{}] * len(clients))
@@ -159,7 +163,7 @@ class Workspace:
         return self.federation.test.deck(clients)
 
     def marked_deck(self, clients: Sequence[int]) -> Deck:
-        """The clients' test samples with the attackers' mark, labelled as attackers want them to be taken."""
+        """The clients' test samples with the attackers' trigger, labelled with the class that the attackers want."""
         split = self.federation.marked
         if split is None:
             empty = self.federation.test
@@ -167,8 +171,9 @@ class Workspace:
         return split.deck(clients)
 
     def test_stretches(self, numbers: Sequence[int], each: int) -> Deck:
-        """Stretches of so many samples of the whole test set, in its fixed random order, side by side by their numbers;
-        nobody's in particular."""
+        """Blocks of `each` samples of the whole test set, chosen by number and stacked; they belong to no client.
+
+        The test set is cut into blocks in its fixed random order."""
         split, order = self.federation.test, self.federation.test_order
         rows = [order[number * each : (number + 1) * each] for number in numbers]
         return Deck.of(split.samples, split.labels, rows, [SERVER] * len(rows))
@@ -181,17 +186,17 @@ def _recorder(net: Network, compiles: Compile) -> Recorder:
 
 
 class Work(Protocol[T_co]):
-    """What is done with a group of clients: a pure function of the workspace and their numbers."""
+    """Work for a group of clients: a pure function of a workspace and the clients' numbers."""
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> T_co: ...
 
 
 @runtime_checkable
 class Narrows(Protocol):
-    """Work that is told different things for different clients. Other work travels whole."""
+    """Work that holds different data for different clients. A cluster sends other work whole to every worker."""
 
     def for_clients(self, clients: Sequence[int]) -> Any:
-        """The same, without what is meant for others."""
+        """This work with only the data for these clients."""
         ...
 
 
@@ -200,12 +205,12 @@ class Weighs(Protocol):
     """Work that takes longer for some clients than for others."""
 
     def costs(self, roster: Roster, clients: Sequence[int]) -> Sequence[float]:
-        """How long the clients take, in any unit: what a fair share is judged by."""
+        """How long each client takes, in any unit. A cluster divides the clients over its workers by it."""
         ...
 
 
 class Sum(Protocol):
-    """What takes in results of groups of clients, in the order of the clients."""
+    """An accumulator of the results of groups of clients. It gets them in the order of the clients."""
 
     def take(self, part: Any) -> None: ...
 
@@ -215,8 +220,10 @@ S = TypeVar("S", bound=Sum)
 
 @runtime_checkable
 class AddsUp(Protocol):
-    """An engine that has results added up where they are made, one worker after the other, in the order of the clients:
-    the same sum to the bit, and one that travels instead of all its parts."""
+    """An engine that adds results up on its workers.
+
+    The sum goes from worker to worker in the order of the clients, so it has the same bits as a sum on the driver, and
+    only the sum travels instead of every result."""
 
     def add_up(self, work: Work[Any], clients: Sequence[int], store: Store | None, total: S) -> S: ...
 
@@ -228,14 +235,14 @@ def _adds_up(engine: Any) -> TypeGuard[AddsUp]:
 def add_up(
     engine: Engine, work: Work[Any], clients: Sequence[int], store: Store | None, total: S, here: bool = False
 ) -> S:
-    """Do a piece of work for clients and take in its results, in their order.
+    """Do work for clients and add its results to `total`, in the order of the clients.
 
-    `here`: not where they are made, since the total keeps the single results and would travel with all of them."""
+    `here`: add up in this process. For a total that keeps the single results, which would all travel with it."""
     if _adds_up(engine) and not here:
         return engine.add_up(work, clients, store, total)
     for part in engine.map(work, clients, store):
         total.take(part)
-        del part  # the next group wants its memory
+        del part  # free its memory before the next group is computed
     return total
 
 
@@ -244,76 +251,80 @@ class Repairs(Protocol):
     """An engine whose workers can be lost and replaced."""
 
     def repaired(self) -> tuple[str, ...]:
-        """What was lost and done again since somebody last asked, in words."""
+        """A message for each share that was lost and done again since the last call."""
         ...
 
 
 @runtime_checkable
 class MayEndUs(Protocol):
-    """An engine on which this process can end at once, with no exception (Ray ends it when its own processes die)."""
+    """An engine that can end this process without an exception (Ray does so when one of Ray's own processes dies)."""
 
     def last_words(self, how: str) -> None:
-        """What the user then reads: `how` to continue."""
+        """Set what the user reads if that happens: `how` to continue the run."""
         ...
 
 
 @runtime_checkable
 class ComeAndGo(Protocol):
-    """An engine whose clients are not always there. Of those that it is asked to work for, it gives the results of
-    those who answer."""
+    """An engine with clients that are not always available. `map` gives the results of those that answer."""
 
     def present(self) -> Collection[int]:
-        """Who can be asked now. It waits a while where too few can."""
+        """The clients that are available now. Waits for a while if they are too few."""
         ...
 
     def counted(self, round: int, clients: Sequence[int]) -> None:
-        """A round is over, and the answers of these clients have become part of it."""
+        """Tell the engine that a round is over and that it includes the answers of these clients."""
         ...
 
 
 @runtime_checkable
 class LooksAhead(Protocol):
-    """An engine that has work done on a device while the host goes on."""
+    """An engine whose device computes while the host continues."""
 
     def may_look_ahead(self) -> bool:
-        """Whether the next round may be asked of it before this one's numbers are read: it is done again, from the
-        right state, should these be other than expected."""
+        """Whether the next round may be started before the numbers of this round are read from the device.
+
+        If those numbers turn out to be other than expected, the next round is done again from the right state."""
         ...
 
 
-_known: dict[tuple[Any, Any], bool] = {}
+_known: dict[tuple[Any, Any], bool] = {}  # (class, protocol) -> whether the class has all that the protocol names
 
 
-def _offers(kind: Any, what: Any) -> bool:
-    """Whether objects of a class have all that a protocol names: looked up once, not several times a round."""
-    if (kind, what) not in _known:
-        _known[kind, what] = issubclass(kind, what)
-    return _known[kind, what]
+def _offers(kind: Any, protocol: Any) -> bool:
+    """Whether a class implements a protocol. Cached: it is asked several times a round, and `issubclass` is slow."""
+    if (kind, protocol) not in _known:
+        _known[kind, protocol] = issubclass(kind, protocol)
+    return _known[kind, protocol]
 
 
 def comes_and_goes(engine: Any) -> TypeGuard[ComeAndGo]:
+    """Whether the clients of an engine are not always available."""
     return _offers(type(engine), ComeAndGo)
 
 
 def looks_ahead(engine: Any) -> bool:
-    """Whether the server may move, and the next round begin, before the numbers of a round are read."""
+    """Whether the next round may start on this engine before the numbers of a round are read from the device."""
     return _offers(type(engine), LooksAhead) and bool(engine.may_look_ahead())
 
 
 def repairs(engine: Any) -> TypeGuard[Repairs]:
+    """Whether an engine replaces workers that are lost."""
     return _offers(type(engine), Repairs)
 
 
 class Engine(Protocol):
+    """Runs work for clients. It is a context manager: `map` may be called only inside its `with` block."""
+
     def __enter__(self) -> Self: ...
     def __exit__(self, *exc: object) -> None: ...
     def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
-        """Results of groups of clients, in the order of `clients` whatever the number of workers.
+        """The results of groups of clients, in the order of `clients` for any number of workers.
 
-        `store`: what the clients hold, which the work finds in its workspace wherever that is."""
+        `store`: what the clients hold. The work finds it as `workspace.store`, also on another machine."""
         ...
 
 
 EngineFactory = Callable[[Network, Federation, "RunConfig"], Engine]
-"""(network, federation, the run section of a config) → where clients run."""
+"""(network, federation, the run section of a config) → an engine."""
 engines: Registry[EngineFactory] = Registry("run.engine")

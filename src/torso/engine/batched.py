@@ -1,8 +1,8 @@
-"""Batched: as many clients as memory holds are stacked into one step, one group after the other.
+"""The batched engine: it stacks as many clients as fit into memory, and computes one group after the other.
 
-How many that is, the allocator says: the first group of a kind of work is small, its peak is measured, and the next one
-is as large as what is free allows. Should memory run out all the same, the group is halved and done again; work is a
-pure function of its clients, so nothing is counted twice.
+The first group of a kind of work is small. Its peak memory is measured, and the following groups are as large as the
+free memory allows. If memory runs out all the same, the group is halved and done again. Work is a pure function of its
+clients, so nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from torso.personal.store import Store
 from torso.precision import activation_type, precision_of
 
 T = TypeVar("T")
-_FIRST = 10  # clients of a group while nothing is known of the memory that one takes
-_USED = 0.85  # of what is free: the allocator wants room to move
+_FIRST = 10  # clients in a group as long as the memory per client has not been measured
+_USED = 0.85  # share of the free memory that a group may take; the allocator needs the rest
 
 
 class Batched:
-    """One worker, G clients at once; `at_once` 0: what fits."""
+    """An engine with one worker that computes G clients as one stack. `at_once`: G; 0: as many as fit into memory."""
 
-    company: ClassVar[int] = 1  # processes that share the device
+    company: ClassVar[int] = 1  # number of processes that share the device
 
     def __init__(
         self,
@@ -48,20 +48,25 @@ class Batched:
         self.device = federation.device
         self.precision = precision
         self.compiles: Compile = compiles
-        self.alone = not net.stacks or (self.device.type == "cuda" and self._better_alone(not at_once))  # on samples
+        # whether work on samples is done for one client at a time (work on features is always stacked)
+        self.alone = not net.stacks or (self.device.type == "cuda" and self._better_alone(not at_once))
         self.at_once = at_once
-        self.most = federation.clients  # less once memory has run out
-        self.each: dict[str, float] = {}  # bytes of a client, by kind of work
-        self.went: dict[str, int] = {}  # clients of the largest group that went well
-        self.lockstep = lockstep  # of runs beside this one, whose peak then counts with this one's
+        self.most = federation.clients  # upper limit of a group; lowered when memory runs out
+        self.each: dict[str, float] = {}  # kind of work -> measured bytes per client
+        self.went: dict[str, int] = {}  # kind of work -> clients in the largest group that succeeded
+        self.lockstep = lockstep  # joins this run with others in one stack; the measured peak then includes theirs
         self._workspace: Workspace | None = None
 
-    def _better_alone(self, left_to_us: bool) -> bool:
-        """Whether a foreign body is better computed for one client at a time, each step a recording."""
-        input, dtype = self.federation.input, activation_type(precision_of(self.precision, self.device))
+    def _better_alone(self, size_is_free: bool) -> bool:
+        """Whether a body of another library is faster for one client at a time, with recorded steps.
+
+        `size_is_free`: the user has not set the number of clients in a stack."""
+        input = self.federation.input
+        dtype = activation_type(precision_of(self.precision, self.device))
         if goes_alone(self.net, input):
-            return left_to_us
-        if why := vmap_fails(self.net, input, self.device, dtype):
+            return size_is_free
+        why = vmap_fails(self.net, input, self.device, dtype)
+        if why:
             name = type(getattr(self.net.body, "module", self.net.body)).__name__
             warnings.warn(f"{name} is computed one client at a time: {why}", stacklevel=3)
         return bool(why)
@@ -73,23 +78,30 @@ class Batched:
         self._workspace = None
 
     def may_look_ahead(self) -> bool:
-        """On CPU there is nothing to wait for, and runs that go in lockstep wait for each other."""
+        """True on an accelerator. On CPU nothing is gained, and runs in lockstep wait for each other anyway."""
         return self.device.type == "cuda" and self.lockstep is None
 
     def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
-        """In order, group after group."""
         if self._workspace is None:
-            chosen = self.precision, True, self.lockstep, self.compiles
-            self._workspace = Workspace.at(self.net, self.federation, *chosen)
-        workspace, start = self._workspace.holding(store), 0
+            self._workspace = Workspace.at(
+                self.net,
+                self.federation,
+                self.precision,
+                recorded=True,
+                lockstep=self.lockstep,
+                compiles=self.compiles,
+            )
+        workspace = self._workspace.holding(store)
+        stacks = not self.alone or isinstance(work, OnFeatures)
+        start = 0
         while start < len(clients):
-            stacks, left = not self.alone or isinstance(work, OnFeatures), len(clients) - start
+            left = len(clients) - start
             group = clients[start : start + self.size(kind_of(work), stacks, left)]
             try:
                 result = self._measured(work, workspace, group)
             except torch.OutOfMemoryError:
                 if len(group) == 1 and self.company > 1:
-                    raise  # with fewer neighbours it may fit
+                    raise  # it may fit when fewer processes share the device
                 if len(group) == 1:
                     raise RunFailed(f"client {group[0]} alone does not fit into the memory of {self.device}") from None
                 self.most = len(group) // 2
@@ -101,24 +113,25 @@ class Batched:
             start += len(group)
             self.went[kind_of(work)] = max(len(group), self.went.get(kind_of(work), 0))
             yield result
-            del result  # the next group wants its memory
+            del result  # free its memory before the next group is computed
 
     def size(self, kind: str, stacks: bool = True, left: int = 0) -> int:
-        """How many clients the next group of a kind of work has; `stacks`: whether several can be one stack; `left`: as
-        many are still to come. Where so many went well before, the allocator is not asked again: it answers slowly."""
+        """The number of clients in the next group of a kind of work.
+
+        `stacks`: whether several clients can be one stack. `left`: clients that are not done yet."""
         if not stacks:
             return 1
         if self.at_once:
             return min(self.at_once, self.most)
         if 0 < left <= self.went.get(kind, 0):
-            return left
-        if kind not in self.each:  # nothing is known yet; on CPU it never is, since nobody can be asked
+            return left  # a group as large as this succeeded before; asking the allocator again would be slow
+        if kind not in self.each:  # not measured yet; on CPU it never is, since the allocator there tells nothing
             return min(_FIRST, self.most)
         share = _USED / self.company
         return max(min(int(share * free_bytes(self.device) / self.each[kind]), self.most), 1)
 
     def _measured(self, work: Work[T], workspace: Workspace, group: Sequence[int]) -> T:
-        """Do the work; of the first group of its kind, note the peak of memory."""
+        """Do the work. For the first group of its kind, also note the peak of memory per client."""
         kind = kind_of(work)
         if self.device.type != "cuda" or kind in self.each:
             return work(workspace, group)
@@ -131,12 +144,12 @@ class Batched:
 
 
 def kind_of(work: Work[T]) -> str:
-    """What the memory of a piece of work is known by."""
+    """The name under which the memory of a kind of work is noted."""
     return f"{type(work.work).__name__} on features" if isinstance(work, OnFeatures) else type(work).__name__
 
 
 def free_bytes(device: torch.device) -> int:
-    """What the device has left, with what the allocator keeps for itself and uses for nothing."""
+    """Free bytes on a CUDA device, including what torch's allocator has reserved but does not use."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 

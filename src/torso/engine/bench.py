@@ -1,8 +1,8 @@
-"""Images per second of whole training steps: G clients stacked, against one by one and against one large model.
+"""Measure the images per second of whole training steps: G stacked clients, one by one, and one centralised model.
 
-A step is everything between stored bytes and moved weights: gather, crop, mirror, normalise, forward, loss, backward,
-SGD with momentum. Rows of one network come from one process: `stacked` (G clients, batch 50), `one by one` (the plain
-eager path, one client), `centralised` (one model of the same network on G × 50 images a step, by the same code).
+A step is everything between stored bytes and updated weights: gather, crop, mirror, normalise, forward, loss, backward,
+SGD with momentum. All rows of one network come from one process: `stacked` (G clients, batch 50), `one by one` (the
+plain eager path, one client), `centralised` (one model of the same network on G × 50 images a step, by the same code).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CLASSES = 10
 
 
 def measure_engine(bodies: list[str], clients: list[int], batch: int, precision: str, device: torch.device) -> Row:
-    """What `torso bench engine` prints: the machine, what it can do at best, and a row a measurement."""
+    """What `torso bench engine` prints: the machine, its ceilings, and one row per measurement."""
     exact = precision_of(precision, device)
     rows = []
     for body in bodies:
@@ -52,7 +52,7 @@ def measure_engine(bodies: list[str], clients: list[int], batch: int, precision:
 
 
 def _machine(device: torch.device) -> Row:
-    """Name and versions, and the two ceilings that a step meets: copying memory, and multiplying matrices."""
+    """The machine's name, versions, and the two rates that limit a step: copying memory and multiplying matrices."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, CPU"
     size = 2**28 if device.type == "cuda" else 2**24
     source = torch.zeros(size, dtype=torch.uint8, device=device)
@@ -82,7 +82,7 @@ def row(
     plain: bool = False,
     size: int = 32,
 ) -> Row:
-    """One measurement, of images of size × size."""
+    """One measurement (n = 3) of the training steps of a network on images of size × size pixels."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -97,26 +97,30 @@ def row(
     made |= {"low": round(min(found)), "high": round(max(found)), "n": len(found), "warm_up_s": round(warm, 1)}
     image = (3, size, size)
     net = build(body, _CLASSES, image, LinearHead(), seed=0)
-    flops = step_flops(net, image, 2, learnable(net, net.state_dict())) / 2
-    made["TFLOP_per_s"] = round(median(found) * flops / 1e12, 2)
-    made["GB_per_s"] = round(median(found) * step_bytes(net, image, batch, activation_type(precision).itemsize) / 1e9)
-    return made | ({"GiB": round(torch.cuda.max_memory_allocated() / 2**30, 1)} if device.type == "cuda" else {})
+    flops_per_image = step_flops(net, image, 2, learnable(net, net.state_dict())) / 2
+    made["TFLOP_per_s"] = round(median(found) * flops_per_image / 1e12, 2)
+    bytes_per_image = step_bytes(net, image, batch, activation_type(precision).itemsize)
+    made["GB_per_s"] = round(median(found) * bytes_per_image / 1e9)
+    if device.type == "cuda":
+        made["GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
+    return made
 
 
 def step_bytes(net: Network, image: tuple[int, int, int], batch: int, width: int) -> float:
-    """What a training step moves through memory for one image, at the least that its kernels need, values `width` wide.
+    """The bytes that a training step must move through memory per image. `width`: bytes of an activation.
 
-    A unit of convolution, BatchNorm, ReLU and pool: x is read twice (for y, and for the weight's gradient) and its
-    gradient written; y is written and read, read twice on the way back (sums, then gradients), its gradient written
-    and read twice; z is written, its gradient read twice. A parameter is read twice and its gradient written; SGD reads
-    weight, gradient and velocity and writes two of them: all that in float32, once for a batch."""
+    The least that its kernels need. For a unit of convolution (x → y), BatchNorm, ReLU and pool (y → z): x is read
+    twice (for y, and for the weight's gradient) and its gradient is written; y is written and read, read twice in the
+    backward pass (sums, then gradients), its gradient is written and read twice; z is written, its gradient is read
+    twice. A parameter is read twice and its gradient is written. SGD reads weight, gradient and velocity, and writes
+    weight and velocity. Parameters count in float32 and once per batch."""
     moved: int = 0
 
     def conv(_: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> None:
         nonlocal moved
         moved += 3 * given[0].numel() + 7 * y.numel()
 
-    def unit(_: nn.Module, given: tuple[Tensor, ...], z: Tensor) -> None:
+    def unit(_: nn.Module, __: tuple[Tensor, ...], z: Tensor) -> None:
         nonlocal moved
         moved += 3 * z.numel()
 
@@ -131,7 +135,7 @@ def step_bytes(net: Network, image: tuple[int, int, int], batch: int, width: int
 
 
 def per_second(work: Callable[[], Any], device: torch.device, seconds: float = 0.3) -> float:
-    """How often a second: calls for a while, after a short trial that says how many."""
+    """Calls per second of a function. A short trial decides how many calls take about `seconds`."""
     work()
     wait(device)
     began = time.perf_counter()
@@ -146,7 +150,7 @@ def per_second(work: Callable[[], Any], device: torch.device, seconds: float = 0
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done all that it was told."""
+    """Wait until the device has finished all work that was queued on it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -162,7 +166,7 @@ def steps(
     plain: bool = False,
     size: int = 32,
 ) -> Callable[[], None]:
-    """A function that takes one training step of `clients` stacked models; epoch after epoch over random images."""
+    """A function that takes one training step of `clients` stacked models, epoch after epoch, on random images."""
     each = 4 * batch
     generator = torch.Generator(device).manual_seed(0)
     images = torch.randint(
@@ -179,7 +183,9 @@ def steps(
     tensors = {n: t.to(device).expand(clients, *t.shape).contiguous() for n, t in whole.state_dict().items()}
     recorder = Recorder(gradients) if recorded and device.type == "cuda" else None
     tensors = tensors if recorder is None else recorder.home(tensors, batch)
-    sgd, rates, objective = Sgd(0.9, 0.0), dict.fromkeys(names, 0.01), CrossEntropy()
+    sgd = Sgd(0.9, 0.0)
+    rates = dict.fromkeys(names, 0.01)
+    objective = CrossEntropy()
     take = gradients if recorder is None else recorder.gradients
 
     batches = deck.endless(batch, lens, Shuffle(0, "bench", 0), augmentations["crop-flip"])

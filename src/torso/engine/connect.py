@@ -1,4 +1,4 @@
-"""The way to a Ray cluster: one that runs already, or one of this machine's cores that ends with the run."""
+"""Connect to a Ray cluster: one that runs already, or one on this machine that ends with the run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from torso.config import RunConfig
 
 
-_PATIENCE = 10.0  # seconds for a connection
+_PATIENCE = 10.0  # seconds until an attempt to connect fails
 
 
 def connect(run: RunConfig) -> Session | None:
-    """The connection that was made; None where this process has one."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is sent anywhere
+    """Connect to Ray. Returns None if this process is connected already: that connection is not ours to end."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray must not send usage statistics anywhere
     try:
         import ray
     except ImportError:
@@ -34,11 +34,12 @@ def connect(run: RunConfig) -> Session | None:
         return None
     here: dict[str, Any] = {}
     if run.ray.address == "local":
-        cpus = max(os.cpu_count() or 1, run.ray.workers * threads(run))  # whoever asks for more processes gets them
+        # at least what the user asks for, which may be more than the machine's cores
+        cpus = max(os.cpu_count() or 1, run.ray.workers * threads(run))
         here = {"num_cpus": cpus}
     try:
         _probe(run.ray.address)
-        # what workers print stays in Ray's logs: it would run through the progress display
+        # what workers print stays in Ray's logs (log_to_driver=False): it would disturb the progress display
         with starting_apart():
             made = ray.init(address=run.ray.address, log_to_driver=False, logging_level=logging.ERROR, **here)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError, OSError) as error:
@@ -54,7 +55,7 @@ def connect(run: RunConfig) -> Session | None:
 
 
 def _probe(address: str) -> None:
-    """Whether somebody listens there at all: Ray itself would try for minutes."""
+    """Raise an OSError if no server listens at HOST:PORT. Ray itself would try for minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
@@ -62,7 +63,7 @@ def _probe(address: str) -> None:
 
 @contextmanager
 def connected(run: RunConfig) -> Iterator[None]:
-    """A connection while the block lasts; one that was there before stays."""
+    """Connect to Ray for the block. A connection that exists already is used, and stays."""
     session = connect(run)
     if session is None:
         yield
@@ -72,17 +73,17 @@ def connected(run: RunConfig) -> Iterator[None]:
 
 
 def threads(run: RunConfig) -> int:
-    """Of a worker on CPU."""
+    """The number of threads of one worker on CPU."""
     return run.workers or 1
 
 
 def needs(run: RunConfig) -> dict[str, float]:
-    """What a worker takes of the cluster."""
+    """The resources of the cluster that one worker takes, as options of `ray.remote`."""
     return {"num_cpus": threads(run), "num_gpus": run.ray.gpus_per_worker}
 
 
 def room(run: RunConfig) -> int:
-    """How many workers there are to be: as asked, or as many as the cluster has room for."""
+    """The number of workers to start: `run.ray.workers`, or as many as the cluster's cores and accelerators allow."""
     import ray
 
     there = ray.cluster_resources()
@@ -93,13 +94,13 @@ def room(run: RunConfig) -> int:
         raise RequestError(
             f"run.ray.gpus_per_worker = {run.ray.gpus_per_worker} and run.workers = {run.workers}: the cluster at "
             f"{run.ray.address!r} has {there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} accelerators, which is "
-            "no room for one worker. Ask for less"
+            "not enough for one worker. Ask for less"
         )
     return run.ray.workers or fits
 
 
 def late(run: RunConfig) -> str:
-    """Why nobody comes, as far as can be told."""
+    """Why a worker has not started in time, as far as the cluster's resources tell (the end of a sentence)."""
     import ray
 
     there = ray.cluster_resources()

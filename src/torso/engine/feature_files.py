@@ -1,4 +1,4 @@
-"""Features in files that later runs and other processes find again.
+"""Files with computed features, which later runs and other processes find again.
 
 A file's name is a checksum of everything that its features depend on: the body's tensors and structure, the samples,
 how they become input, the precision and the versions (data/array_files.py).
@@ -28,12 +28,12 @@ _DATA = "features.npy"
 
 
 def cache_folder() -> Path:
-    """Where features are kept."""
+    """The folder of all feature files."""
     return cache_root() / "features"
 
 
 def digest_of(tensors: Iterable[Tensor], about: object = "") -> str:
-    """A checksum of tensors' whole content, and of what is said about them."""
+    """A checksum of the whole content of some tensors, and of a description (`about`)."""
     return checksum(about, map(_array, tensors))
 
 
@@ -41,17 +41,18 @@ def _array(tensor: Tensor) -> NDArray[Any]:
     plain = tensor.detach().cpu().contiguous()
     try:
         return plain.numpy()
-    except TypeError:  # NumPy has no such kind of number: bfloat16
+    except TypeError:  # NumPy does not know bfloat16
         return plain.reshape(-1).view(torch.uint8).numpy()
 
 
 def body_digest(body: Tensors) -> str:
+    """A checksum of a body's tensors and their names."""
     names = sorted(body)
     return digest_of((body[name] for name in names), names)
 
 
 def file_key(**parts: object) -> str:
-    """The name of a file whose features depend on these parts."""
+    """The name of the file for features that depend on these parts and on the versions of torso and torch."""
     from torso import __version__
 
     versions = {"format": _FORMAT, "torso": __version__, "torch": torch.__version__}
@@ -59,18 +60,20 @@ def file_key(**parts: object) -> str:
 
 
 class FeatureFile:
-    """The features [n, d] of one split in a file of this name."""
+    """The file `name` with the features [n, d] of one split."""
 
     def __init__(self, name: str, shape: tuple[int, int]) -> None:
         self.folder = cache_folder() / name
         self._file = ArrayFile(self.folder, _DATA, np.float32, shape)
 
     def read(self) -> tuple[Tensor | None, str]:
-        """The features, mapped into memory, and what is wrong with the file; neither where there is none."""
+        """The features, memory-mapped, and what is wrong with the file. No file: (None, "")."""
         found, wrong = self._file.read(mapped=True)
-        return (None if found is None else torch.from_numpy(found)), wrong
+        features = None if found is None else torch.from_numpy(found)
+        return features, wrong
 
     def new(self) -> NewFile:
+        """Begin to write the file."""
         try:
             return NewFile(self._file.new())
         except OSError as error:
@@ -78,23 +81,26 @@ class FeatureFile:
 
 
 class NewFile:
-    """A file in the making: `features` is mapped into memory, and `keep` puts the file under its name."""
+    """A feature file that is being written: fill `features` (memory-mapped), then call `keep`."""
 
     def __init__(self, new: NewArray) -> None:
-        self._new, self.features = new, torch.from_numpy(new.array)
+        self._new = new
+        self.features = torch.from_numpy(new.array)
 
     def keep(self) -> None:
+        """Give the file its final name, so that others find it."""
         try:
             self._new.keep()
         except OSError as error:
             raise _unwritable(self._new.folder, error) from None
 
     def drop(self) -> None:
+        """Delete the unfinished file."""
         self._new.drop()
 
 
 def check_cache() -> None:
-    """Refuse a cache folder that cannot be written, before a run begins."""
+    """Raise RequestError if the cache folder cannot be written. Called before a run begins."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)

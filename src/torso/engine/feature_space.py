@@ -1,8 +1,8 @@
-"""Work on features: an engine whose desks hold each sample's feature in place of the sample.
+"""Work on precomputed features: an engine whose workspaces hold each sample's features in place of the sample.
 
-A body that does not move says the same of a sample every time. So the features of all samples are computed in one pass,
-and every piece of work (rounds, measures, questions) then goes on from them, under a body that passes them on. Tensors
-of the body are left out of clients' models there: nobody needs them.
+A frozen body gives the same features for a sample every time. So the features of all samples are computed in one pass.
+Every piece of work (rounds, measures, analyses) then starts from them, with a body that returns its input unchanged.
+The body's tensors are left out of the clients' models there, because they are not used.
 
 n samples, d features.
 """
@@ -24,13 +24,13 @@ from torso.personal.store import Store
 
 T = TypeVar("T")
 SplitName = Literal["train", "test"]
-_BLOCK = {"cuda": 2048, "cpu": 256}  # samples of one piece of the pass
-_BATCH = {"cuda": 512, "cpu": 64}
+_BLOCK = {"cuda": 2048, "cpu": 256}  # samples in one block of the pass, by device
+_BATCH = {"cuda": 512, "cpu": 64}  # samples in one batch, by device
 
 
 @dataclass(frozen=True)
 class OnFeatures(Generic[T]):
-    """Another piece of work, done on features."""
+    """Work that does other work on features."""
 
     work: Work[T]
     features: Features
@@ -47,15 +47,16 @@ class OnFeatures(Generic[T]):
 
 @dataclass(frozen=True)
 class LeavesOnFeatures(OnFeatures[T]):
-    """The same of work that leaves its clients something."""
+    """Like `OnFeatures`, for work that leaves its clients a state (`keeping.Leaves`)."""
 
     leaves: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class FeatureEngine:
-    """An engine that does its work on features, once somebody has some; `find` computes them, or gives None where the
-    work is to be done on samples."""
+    """An engine that has its work done on features by another engine.
+
+    `find` gives the features, and computes them if necessary. If it gives None, the work is done on samples."""
 
     engine: Engine
     find: Callable[[], Features | None]
@@ -64,7 +65,7 @@ class FeatureEngine:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """The engine's own end is that of whoever opened it."""
+        """Does nothing: the inner engine is closed by the code that opened it."""
 
     def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
         return self.engine.map(self._wrapped(work), clients, store)
@@ -76,24 +77,26 @@ class FeatureEngine:
         features = self.find()
         if features is None:
             return work
-        return (LeavesOnFeatures if hasattr(work, "leaves") else OnFeatures)(work, features)
+        if hasattr(work, "leaves"):
+            return LeavesOnFeatures(work, features)
+        return OnFeatures(work, features)
 
 
 @dataclass(frozen=True)
 class FeaturePass:
-    """Work: features of blocks of a split's samples; "clients" are the numbers of the blocks. `away`: to the host."""
+    """Work that computes features of blocks of a split. Its "clients" are the numbers of the blocks."""
 
     body: Tensors
     split: SplitName
-    block: int
-    away: bool
+    block: int  # samples in a block
+    away: bool  # copy the features to the host's memory
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> list[Tensor]:
         samples = getattr(workspace.federation, self.split).samples
         batch = _BATCH.get(samples.device.type, _BATCH["cpu"])
         made = []
-        for number in clients:
-            some = samples[number * self.block : (number + 1) * self.block]
+        for block in clients:
+            some = samples[block * self.block : (block + 1) * self.block]
             found = features_of(workspace.context.net, self.body, some, workspace.context.lens, batch)
             made.append(found.cpu() if self.away else found)
         return made
@@ -101,7 +104,7 @@ class FeaturePass:
 
 @dataclass(frozen=True)
 class Probe:
-    """Work: what a body says of a few samples, and whether a feature is a function of its sample alone."""
+    """Work that computes the features of a few samples, and tests whether a feature depends on its sample alone."""
 
     body: Tensors
     split: SplitName
@@ -118,15 +121,15 @@ class Probe:
 
 @dataclass(frozen=True)
 class Probed:
-    """`fixed`: other samples in the batch made no difference. (What draws random numbers in evaluation is refused when
-    the network is built.)"""
+    """The result of a `Probe`."""
 
     features: Tensor
+    # other samples in the batch made no difference (networks that are random in evaluation are refused before)
     fixed: bool
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Whether features differ by rounding alone."""
+    """Whether features differ at most by rounding."""
     if one.shape != other.shape:
         return False
     largest = other.nan_to_num().abs().amax().item() if other.numel() else 0.0  # a model that diverged has NaN
@@ -134,17 +137,19 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 def probe(engine: Engine, body: Tensors, split: SplitName, rows: Sequence[int]) -> Probed:
-    """Ask one worker."""
+    """Run a `Probe` on one of the engine's workers. `rows`: the samples, by their index in the split."""
     ((found,),) = engine.map(Probe(body, split, tuple(rows)), [0])
     return found
 
 
 def compute(engine: Engine, body: Tensors, split: SplitName, into: Tensor) -> None:
-    """One pass over the samples of a split, its blocks dealt to the engine's workers; fills `into` [n, d]."""
-    start, place = 0, next(iter(body.values())).device.type if body else "cpu"
-    block = _BLOCK.get(place, _BLOCK["cpu"])
+    """Fill `into` [n, d] with the features of a split, in one pass whose blocks are divided over the workers."""
+    device = next(iter(body.values())).device.type if body else "cpu"
+    block = _BLOCK.get(device, _BLOCK["cpu"])
+    blocks = -(-len(into) // block)
     work = FeaturePass(body, split, block, away=into.device.type == "cpu")
-    for part in engine.map(work, range(-(-len(into) // block))):
+    start = 0
+    for part in engine.map(work, range(blocks)):
         for found in part:
             into[start : start + len(found)].copy_(found)
             start += len(found)

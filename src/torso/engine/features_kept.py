@@ -1,4 +1,4 @@
-"""The features of a run's samples, found or computed: in memory while the samples are there, or in files."""
+"""The cache of a run's features: in memory as long as the samples are, or in files."""
 
 from __future__ import annotations
 
@@ -20,58 +20,67 @@ from torso.errors import RunFailed
 from torso.nets import Network, Tensors
 
 Where = Literal["auto", "device", "disk"]
-_SHARE = 0.5  # of the free memory that features may take
-_PROBED = 16  # samples that are computed again before features of an earlier pass are used
+_SHARE = 0.5  # share of the free memory that features may take
+_PROBED = 16  # samples whose features are computed again and compared before cached features are used
 _kept = WeakIdKeyDictionary()
-"""The last features of a samples tensor, with the body's checksum: runs on the same data share them."""
+"""Samples tensor -> (checksum of the body, its features). So runs on the same data share features."""
 
 
 @dataclass
 class KeptFeatures:
-    """Features of a federation under a network's body, which may change; those of the last one are kept.
+    """The features of a federation's samples under a network's body. If the body changes, they are computed again.
 
-    `note` is told what a person should know."""
+    `note` gets messages for the user."""
 
     net: Network
     federation: Federation
     where: Where
     note: Callable[[str], None]
-    _last: tuple[Tensors, str] | None = field(default=None, init=False)  # a body and its checksum
-    _found: dict[SplitName, tuple[str, Tensor]] = field(default_factory=dict, init=False)  # of this body or an earlier
-    _refused: bool = field(default=False, init=False)
+    _last: tuple[Tensors, str] | None = field(default=None, init=False)  # the latest body and its checksum
+    # split -> the body's checksum and the features; the body may be an earlier one
+    _found: dict[SplitName, tuple[str, Tensor]] = field(default_factory=dict, init=False)
+    _refused: bool = field(default=False, init=False)  # a feature depends on other samples, so none can be cached
 
     def of(self, engine: Engine, model: Tensors, splits: Sequence[SplitName]) -> Features | None:
-        """Those of a model's body, of the splits asked for at least; None where a feature is no function of its
-        sample."""
+        """The features under a model's body, of at least the splits asked for.
+
+        None if a feature depends on more than its sample, so that features cannot be cached."""
         body = {name: tensor for name, tensor in model.items() if name.startswith("body.")}
         digest = self._digest(body)
         for name in splits:
             if self._found.get(name, ("",))[0] != digest and not self._refused:
-                self._found.pop(name, None)  # its memory first
+                self._found.pop(name, None)  # free its memory before new features are made
                 self._refused = not self._find(engine, body, digest, name)
         if self._refused:
             return None
-        found = {name: features for name, (its, features) in sorted(self._found.items()) if its == digest}
+        found = {name: features for name, (of, features) in sorted(self._found.items()) if of == digest}
         return Features(f"{digest} {', '.join(found)}", self.net.body.features, **found)
 
     @property
     def _structure(self) -> str:
-        """What the body computes with its tensors: what it prints, numbers and words of its layers that it may not
-        print (the scale of adapters, say), and buffers that no state_dict holds."""
+        """A text that tells what the body computes with its tensors.
+
+        It has the body's repr, plain attributes of its layers that the repr may leave out (the scale of adapters, for
+        example), and a checksum of buffers that are not in the state_dict."""
         body = self.net.body
-        told = [(n, k, v) for n, each in body.named_modules() for k, v in vars(each).items() if _is_told(k, v)]
+        attributes = [
+            (layer_name, key, value)
+            for layer_name, layer in body.named_modules()
+            for key, value in vars(layer).items()
+            if _matters(key, value)
+        ]
         held = body.state_dict().keys()
         hidden = [buffer for name, buffer in body.named_buffers() if name not in held]
-        return f"{body!r} {told} {digest_of(hidden)}"
+        return f"{body!r} {attributes} {digest_of(hidden)}"
 
     def _digest(self, body: Tensors) -> str:
-        """The checksum of a body; that of the last one needs no second look at its content."""
+        """The checksum of a body. For the same tensor objects as last time, it is not computed again."""
         if self._last is None or not _is(self._last[0], body):
             self._last = body, body_digest(body)
         return self._last[1]
 
     def _find(self, engine: Engine, body: Tensors, digest: str, name: SplitName) -> bool:
-        """Compute those of a split, or find them; whether it was possible."""
+        """Find or compute the features of a split. False if they cannot be cached."""
         samples = getattr(self.federation, name).samples
         if not len(samples):
             self._found[name] = digest, samples.new_empty(0, self.net.body.features, dtype=torch.float32)
@@ -104,9 +113,9 @@ class KeptFeatures:
         file = FeatureFile(self._name(split, digest), shape)
         mapped, wrong = file.read()
         if mapped is not None and not same(mapped[torch.tensor(rows)], probed):
-            mapped, wrong = None, "the body says something else of its samples now"
+            mapped, wrong = None, "the body now gives other features for its samples"
         if wrong:
-            self.note(f"the features in {file.folder} are computed anew: {wrong}")
+            self.note(f"the features in {file.folder} are computed again: {wrong}")
         if mapped is None:
             mapped = self._written(engine, body, name, file)
         return mapped.to(device, copy=True) if room else mapped
@@ -131,29 +140,31 @@ class KeptFeatures:
         )
 
 
-def _is_told(name: str, value: object) -> bool:
+def _matters(name: str, value: object) -> bool:
+    """Whether a layer's attribute is a plain value that its output may depend on."""
     plain = isinstance(value, bool | int | float | str)
-    return plain and name not in ("training", "draws", "draws_there", "vmaps", "once")  # found out on the way
+    # the excluded ones are set while the network runs
+    return plain and name not in ("training", "draws", "draws_there", "vmaps", "once")
 
 
 def _memory(shape: tuple[int, int], device: torch.device) -> Tensor:
     try:
         return torch.empty(shape, device=device)
-    except (torch.OutOfMemoryError, RuntimeError):  # the latter on CPU
+    except (torch.OutOfMemoryError, RuntimeError):  # a RuntimeError on CPU
         needed = 4 * shape[0] * shape[1] / 2**30
         raise RunFailed(
             f"run.features = 'device': {shape[0]} features of {shape[1]} numbers need {needed:.1f} GiB, which {device} "
-            "has not. Accepted: auto, disk, off"
+            "does not have. Accepted: auto, disk, off"
         ) from None
 
 
 def _is(one: Tensors, other: Tensors) -> bool:
-    """Whether they are the same tensors, by identity: a server's step leaves what it does not move as it is."""
+    """Whether two models hold the same tensor objects. A server's step passes on the objects it does not update."""
     return one.keys() == other.keys() and all(one[name] is other[name] for name in one)
 
 
 def memory_left(device: torch.device) -> int:
-    """Bytes that are free on a device."""
+    """The free memory of a device, in bytes."""
     if device.type == "cuda":
         return free_bytes(device)
     try:

@@ -1,8 +1,8 @@
-"""What clients hold, on a cluster: it lies in Ray's object store, and the driver has handles that it does not open.
+"""Client states on a cluster: they stay in Ray's object store, and the driver holds handles on them.
 
-A worker leaves the states of its share in one object or, where they are large, in several, so that one that a client no
-longer needs does not keep the others' memory. The driver owns the objects, so they outlive the worker; those that lie
-on a machine that is lost are lost with it, and the run ends at its last checkpoint.
+A worker puts the states of its share into one object or, if they are large, into one object per client, so that a state
+that is no longer needed does not keep the others in memory. The driver owns the objects, so they outlive the worker. If
+a machine is lost, the objects in its memory are lost too, and the run ends at its last checkpoint.
 """
 
 from __future__ import annotations
@@ -19,75 +19,79 @@ from torso.engine.parcels import Parcel, read
 from torso.errors import PlaceLost
 from torso.personal.store import ClientState, Elsewhere, Store
 
-LARGE = 1 << 20  # bytes of one client's state from which on it has an object of its own
+LARGE = 1 << 20  # bytes; if client states are at least as large, each becomes a separate object
 
 
 @runtime_checkable
 class Leaves(Protocol):
-    """Work whose results have a field `left`: what each client goes on with."""
+    """Work whose results have a field `left`: the new state of each client."""
 
     leaves: bool
 
 
 @dataclass(frozen=True)
 class KeptOnRay(Elsewhere):
-    """A handle on one client's state."""
+    """A handle on one client's state in Ray's object store."""
 
     client: int
-    where: Any  # an ObjectRef of a parcel
+    where: Any  # an ObjectRef of a parcel with the states of this client and possibly others
 
     def fetch(self) -> ClientState:
-        """Here: for a checkpoint, or at the end of a run."""
+        """The state, on the CPU of this process. The driver needs it for a checkpoint, or at the end of a run."""
         (parcel,) = fetched([self.where])
         return open_states(parcel, torch.device("cpu"))[self.client]
 
 
 @dataclass(frozen=True)
 class Lies:
-    """Where a client's state lies, among the handles that travel beside a piece of work."""
+    """Stands for a client's state in a store that travels: the index of its object among the handles sent with it."""
 
     place: int
 
 
 def fetched(refs: Sequence[Any]) -> list[Parcel]:
-    """The parcels that handles stand for."""
+    """The parcels behind ObjectRefs."""
     try:
         parcels: list[Parcel] = ray.get(list(refs))
     except ObjectLostError:
-        raise PlaceLost("what some clients held was lost with the machine that it lay on") from None
+        raise PlaceLost("the states of some clients were lost with the machine that held them") from None
     return parcels
 
 
 def open_states(parcel: Parcel, device: torch.device) -> dict[int, ClientState]:
+    """The client states in a parcel, on a device."""
     states: dict[int, ClientState] = read(parcel.text, {}, parcel.cargo.unload(device))
     return states
 
 
 def closed(store: Store | None, clients: Sequence[int]) -> tuple[Store | None, list[Any]]:
-    """A store for some clients as it travels, and the handles that it refers to."""
+    """The store of some clients in the form in which it is sent, and the ObjectRefs that it refers to by index."""
     if store is None:
         return None, []
-    mine, handles = store.of(clients), dict[Any, int]()
+    mine = store.of(clients)
+    indices: dict[Any, int] = {}  # ObjectRef -> its index
 
-    def some(entries: Mapping[int, Any]) -> dict[int, Any]:
-        return {
-            k: Lies(handles.setdefault(entry.where, len(handles))) if isinstance(entry, KeptOnRay) else entry
-            for k, entry in entries.items()
-        }
+    def with_indices(entries: Mapping[int, Any]) -> dict[int, Any]:
+        replaced = dict(entries)
+        for client, entry in entries.items():
+            if isinstance(entry, KeptOnRay):
+                replaced[client] = Lies(indices.setdefault(entry.where, len(indices)))
+        return replaced
 
-    travelling = Store(some(mine.entries), None if mine.later is None else Store(some(mine.later.entries)))
-    return travelling, list(handles)
+    entries = with_indices(mine.entries)
+    later = None if mine.later is None else Store(with_indices(mine.later.entries))
+    return Store(entries, later), list(indices)
 
 
 def pieces_of(left: Mapping[int, Any], clients: Sequence[int], into: int) -> list[dict[int, Any]]:
-    """What was left to the clients of a share, in so many pieces: one after the other."""
-    dealt: list[dict[int, Any]] = [{} for _ in range(into)]
+    """The states left to the clients of a share, divided into `into` pieces in the order of the clients."""
+    pieces: list[dict[int, Any]] = [{} for _ in range(into)]
     for place, client in enumerate(clients):
         if client in left:
-            dealt[place * into // len(clients)][client] = left[client]
-    return dealt
+            pieces[place * into // len(clients)][client] = left[client]
+    return pieces
 
 
 def handles_on(refs: Sequence[Any], clients: Sequence[int]) -> dict[int, KeptOnRay]:
-    """Handles on what a share may have left its clients, in as many pieces as there are references."""
+    """A handle for each client of a share whose states lie behind these ObjectRefs, divided as by `pieces_of`."""
     return {k: KeptOnRay(k, refs[place * len(refs) // len(clients)]) for place, k in enumerate(clients)}

@@ -1,7 +1,7 @@
-"""Memory: keep what is freed in the process, look for garbage less often, and tell how much was in use.
+"""Memory of the process: keep what is freed, run the garbage collector less often, report how much was in use.
 
-Every training step allocates and frees the same activations. By default glibc hands blocks of some megabytes back to
-the kernel, which gives them out again page by page, zeroed: with conv4 that is a tenth of the time on CPU.
+Every training step allocates and frees the same activations. By default glibc returns blocks of some megabytes to the
+kernel, which hands them out again page by page, zeroed. With conv4 that takes a tenth of the time on CPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 
 @cache
 def keep_freed_memory() -> bool:
-    """Once per process, where the C library is glibc; elsewhere nothing happens."""
+    """Have glibc keep freed memory in the process. Without glibc it does nothing. Returns whether it was set."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -33,38 +33,38 @@ def keep_freed_memory() -> bool:
     return all(mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings)
 
 
-class _Patience:
-    """How many of those are at work who want Python's collector to wait, and what it did before them."""
+class _Collector:
+    """The state that all `patient_collector` blocks of the process share (runs may be side by side in threads)."""
 
     lock = threading.Lock()
-    count = 0
-    usual = (0, 0, 0)
+    blocks = 0  # blocks that are open now
+    thresholds = (0, 0, 0)  # Python's thresholds before the first of them
 
 
 @contextmanager
 def patient_collector(objects: int) -> Iterator[None]:
-    """Have Python look for garbage after so many new objects, where it would do so earlier.
+    """Have Python's garbage collector run only after `objects` new objects, if it would run earlier.
 
-    A round of many clients leaves each of them a few objects that stay. Python takes them for possible garbage, and by
-    default it looks through the youngest of them after every 700: a quarter of the host's time with 1,000 clients."""
-    with _Patience.lock:
+    A round of many clients leaves each of them a few objects that stay. By default the collector examines the youngest
+    objects after every 700 new ones. With 1,000 clients that takes a quarter of the host's time."""
+    with _Collector.lock:
         now = gc.get_threshold()
-        if not _Patience.count:
-            _Patience.usual = now
-        _Patience.count += 1
-        if 0 < now[0] < objects:  # 0: somebody has switched it off
+        if not _Collector.blocks:
+            _Collector.thresholds = now
+        _Collector.blocks += 1
+        if 0 < now[0] < objects:  # 0: the collector is switched off
             gc.set_threshold(objects, *now[1:])
     try:
         yield
     finally:
-        with _Patience.lock:
-            _Patience.count -= 1
-            if not _Patience.count:
-                gc.set_threshold(*_Patience.usual)
+        with _Collector.lock:
+            _Collector.blocks -= 1
+            if not _Collector.blocks:
+                gc.set_threshold(*_Collector.thresholds)
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """The most that was in use: of the accelerator's memory, of the whole process on CPU; None where nobody knows."""
+    """The peak of the accelerator's memory, or on CPU of the whole process. None if the platform cannot tell."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if device.type != "cpu" or sys.platform == "win32":

@@ -1,8 +1,9 @@
-"""What travels between the driver and its workers: a pickle in which tensors, and what both sides hold, are labels.
+"""Parcels between the driver and its Ray workers: a pickle with labels in place of tensors, and the tensors themselves.
 
-A tensor travels once. Whoever has it keeps it under its label until the driver's copy is gone or has been written to:
-so a frozen head and a model that is measured after it was trained travel as a few bytes. What clients hold between
-their visits lies in the object store; the driver has handles on it (`KeptOnRay`), hence a worker can be lost.
+A tensor is sent once. Both sides keep it under its label until the driver's copy is deleted or modified. So a frozen
+head, or a model that is evaluated after it was trained, is sent as a few bytes. What both sides hold anyway (the data,
+the network, the engine) is replaced by a name. What clients hold between their visits stays in Ray's object store, and
+the driver has handles on it (`KeptOnRay`), so a worker may be lost.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from numpy.typing import NDArray
 from ray import cloudpickle
 from torch import Tensor
 
-Label = tuple[int, int]  # who made it (0: the driver), and its number there
-Held = Mapping[str, object]  # what both sides have under one name: the data, the network, the engine
+Label = tuple[
+    int, int
+]  # the process that made the tensor (0: the driver; else a worker's number), a number per process
+Held = Mapping[str, object]  # name -> object that both sides have: the data, the network, the engine
 
 
 @dataclass(frozen=True)
 class Cargo:
-    """Tensors in one piece of memory, those of wide elements first, so that each lies where its elements may."""
+    """Tensors packed into one array of bytes. Those with the widest elements come first, so that all are aligned."""
 
     labels: tuple[Label, ...]
-    kinds: tuple[tuple[torch.dtype, tuple[int, ...]], ...]
+    kinds: tuple[tuple[torch.dtype, tuple[int, ...]], ...]  # dtype and shape of each
     data: NDArray[np.uint8]
 
     @classmethod
@@ -43,11 +46,14 @@ class Cargo:
         return cls(tuple(order), tuple((tensors[k].dtype, tuple(tensors[k].shape)) for k in order), data)
 
     def unload(self, device: torch.device, copy: bool = True) -> dict[Label, Tensor]:
-        """`copy`: each has memory of its own and does not hold on to the others'."""
+        """The tensors by label, on a device.
+
+        `copy`: each tensor gets separate memory, so that it does not keep the memory of the others alive."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the object store's memory cannot be written to, and nobody does
+            warnings.simplefilter("ignore")  # torch warns that the object store's memory is read-only; we only read it
             whole = torch.from_numpy(self.data).to(device)
-        tensors, start = {}, 0
+        tensors = {}
+        start = 0
         for label, (dtype, shape) in zip(self.labels, self.kinds, strict=True):
             stop = start + dtype.itemsize * math.prod(shape)
             tensor = whole[start:stop].view(dtype).view(shape)
@@ -57,43 +63,48 @@ class Cargo:
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:
-    whole = tensor.detach().contiguous()
-    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)  # one of no or one element may have any strides
+    dense = tensor.detach().contiguous()
+    # strides are set by hand: a contiguous tensor of zero or one elements may have any, and `view` would refuse it
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """`gone`: labels that nobody will name again."""
+    """An object on its way between the driver and a worker."""
 
-    text: bytes
-    cargo: Cargo
-    gone: tuple[Label, ...] = ()
+    text: bytes  # the pickle, with labels and names in place of tensors and shared objects
+    cargo: Cargo  # the tensors that the receiver does not have yet
+    gone: tuple[Label, ...] = ()  # labels that will not be used again, so the worker may drop their tensors
 
     @property
     def size(self) -> int:
         return len(self.text) + self.cargo.data.nbytes
 
 
-class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """`names`: id() of the objects that both sides hold -> their name."""
+
     def __init__(self, file: io.BytesIO, names: Mapping[int, str], label: Callable[[Tensor], Label]) -> None:
         super().__init__(file)
-        self.names, self.label = names, label
+        self.names = names
+        self.label = label
 
     def persistent_id(self, thing: object) -> Label | str | None:
         return self.label(thing) if isinstance(thing, Tensor) else self.names.get(id(thing))
 
 
-class _Opener(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):
     def __init__(self, text: bytes, held: Held, tensors: Mapping[Label, Tensor]) -> None:
         super().__init__(io.BytesIO(text))
-        self.held, self.tensors = held, tensors
+        self.held = held
+        self.tensors = tensors
 
     def persistent_load(self, name: Any) -> Any:
         return self.held[name] if isinstance(name, str) else self.tensors[name]
 
 
 def write(thing: object, held: Held, label: Callable[[Tensor], Label]) -> tuple[bytes, dict[Label, Tensor]]:
-    """The pickle, and the tensors that it names."""
+    """Pickle an object. Returns the pickle and the tensors that its labels stand for."""
     named: dict[Label, Tensor] = {}
 
     def note(tensor: Tensor) -> Label:
@@ -102,27 +113,28 @@ def write(thing: object, held: Held, label: Callable[[Tensor], Label]) -> tuple[
         return found
 
     file = io.BytesIO()
-    _Packer(file, {id(value): name for name, value in held.items()}, note).dump(thing)
+    _Pickler(file, {id(value): name for name, value in held.items()}, note).dump(thing)
     return file.getvalue(), named
 
 
 def read(text: bytes, held: Held, tensors: Mapping[Label, Tensor]) -> Any:
-    return _Opener(text, held, tensors).load()
+    """The object that `write` pickled."""
+    return _Unpickler(text, held, tensors).load()
 
 
 def whole(thing: object, held: Held | None = None) -> Parcel:
-    """A parcel for somebody who has nothing yet, but for what both sides hold."""
+    """A parcel with all tensors of an object, for a receiver that has none of them (but has what is `held`)."""
     text, named = write(thing, held or {}, Numbered(0))
     return Parcel(text, Cargo.of(named))
 
 
 @dataclass
 class Numbered:
-    """A new label for each tensor, one for the same."""
+    """A function that labels tensors by counting: every tensor gets a new label, the same tensor the same label."""
 
-    maker: int
+    maker: int  # the first part of each label
     numbers: Iterator[int] = field(default_factory=count)
-    given: dict[int, Label] = field(default_factory=dict)
+    given: dict[int, Label] = field(default_factory=dict)  # id() of a tensor -> its label
 
     def __call__(self, tensor: Tensor) -> Label:
         if id(tensor) not in self.given:
@@ -131,11 +143,11 @@ class Numbered:
 
 
 class Account:
-    """What one worker holds, as the driver knows."""
+    """The driver's record of the tensors that one worker holds."""
 
     def __init__(self) -> None:
         self.holds: set[Label] = set()
-        self.gone: list[Label] = []
+        self.gone: list[Label] = []  # labels that the worker may drop and has not been told of
 
     def drop(self, label: Label) -> None:
         if label in self.holds:
@@ -143,32 +155,37 @@ class Account:
             self.gone.append(label)
 
     def settle(self) -> tuple[Label, ...]:
-        """What the worker may throw away, once."""
+        """The labels that the worker may drop. Each label is returned once."""
         gone, self.gone = self.gone, []
         return tuple(gone)
 
 
 class Ledger:
-    """The labels of the driver's tensors. One that was written to since is another tensor (torch counts versions)."""
+    """The labels of the driver's tensors.
+
+    A tensor that was modified in place gets a new label (torch counts its versions). When a tensor is deleted, all
+    workers are told to drop their copies."""
 
     def __init__(self) -> None:
-        self.accounts: list[Account] = []
-        self._known: dict[int, tuple[Label, int]] = {}
+        self.accounts: list[Account] = []  # of all workers
+        self._known: dict[int, tuple[Label, int]] = {}  # id() of a tensor -> its label, and its version then
         self._numbers = count()
 
     def label(self, tensor: Tensor) -> Label:
+        """The label of a tensor; a new one if the tensor is new or was modified."""
         known = self._known.get(id(tensor))
         if known is not None and known[1] == tensor._version:
             return known[0]
         return self.enter(tensor, (0, next(self._numbers)))
 
     def enter(self, tensor: Tensor, label: Label) -> Label:
+        """Note a tensor under a label (its own or a worker's), until the tensor is deleted."""
         self._known[id(tensor)] = (label, tensor._version)
         weakref.finalize(tensor, self._forget, id(tensor), label).atexit = False
         return label
 
-    def _forget(self, place: int, label: Label) -> None:
-        if self._known.get(place, (None,))[0] == label:
-            del self._known[place]
+    def _forget(self, tensor_id: int, label: Label) -> None:
+        if self._known.get(tensor_id, (None,))[0] == label:
+            del self._known[tensor_id]
         for account in self.accounts:
             account.drop(label)

@@ -1,4 +1,4 @@
-"""A Ray that was started for one run: how its processes start, and what is left of it when the run ends."""
+"""A Ray session that belongs to one run: how Ray's processes start, and how they and their files are removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from torso.errors import PlaceLost, TorsoError
 
-# Prints the newest line that it was given, once whoever gave it has ended without a word.
+# A program that prints the last line of its stdin when stdin ends, that is, when the process that writes to it ends.
 _SPEAKER = """
 import sys
 line = b""
@@ -30,27 +30,30 @@ if line.strip():
 
 @dataclass
 class Session:
-    """`folder`: Ray's folder, where this run made it. Ray ends our process with `_exit` when its own processes die,
-    so another process, the speaker, has the words for that."""
+    """A connection to Ray that was made for one run.
 
-    folder: Path | None = None
+    Ray ends this process with `_exit` when one of Ray's own processes dies. A small second process, the speaker, then
+    prints the message for the user."""
+
+    folder: Path | None = None  # Ray's folder, if this run started Ray
     _speaker: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def last_words(self, how: str) -> None:
-        """What to say if Ray ends this process: `how` the user continues. Said again, it replaces what was said."""
+        """Set what is printed if Ray ends this process: `how` the user continues. A second call replaces the first."""
         logs = f" (logs: {self.folder / 'logs'})" if self.folder else ""
         self._tell(
             f"torso: the process of this run has died; Ray ends it when Ray loses a process of its own{logs}. {how}"
         )
 
     def _tell(self, line: str) -> None:
-        with suppress(OSError):  # a machine without room for one more process: the run goes on without last words
-            self._speaker = self._speaker or subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _SPEAKER],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,  # what ends us does not end it
-            )
+        with suppress(OSError):  # if the machine cannot start one more process, the run goes on without the message
+            if self._speaker is None:
+                self._speaker = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _SPEAKER],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,  # a signal to our process group must not end the speaker
+                )
             assert self._speaker.stdin is not None
             self._speaker.stdin.write(" ".join(line.split()).encode() + b"\n")
             self._speaker.stdin.flush()
@@ -59,13 +62,13 @@ class Session:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Ray's logs tell what went wrong where workers were lost, or where nobody has words for it."""
+        """Close the session. Ray's logs are kept after a lost worker or an unexpected error, since they tell why."""
         error = exc[1] if exc else None
         unexpected = isinstance(error, Exception) and not isinstance(error, TorsoError)
         self.end(keep_logs=unexpected or isinstance(error, PlaceLost))
 
     def end(self, keep_logs: bool = False) -> None:
-        """Disconnect. A Ray of our own ends, and its folder goes, unless its logs may tell what went wrong."""
+        """Disconnect. If this run started Ray, Ray ends and its folder is removed (unless `keep_logs`)."""
         import ray
 
         ray.shutdown()
@@ -78,11 +81,11 @@ class Session:
 
 
 def _say_nothing(*_: Any) -> None:
-    """In place of a thread of Ray's that prints."""
+    """Stands in for a function that Ray runs in a thread to print messages."""
 
 
 def _remove(folder: Path) -> None:
-    """Of the folders beside it nothing: they belong to others."""
+    """Remove a session's folder, and the link `session_latest` if it leads there. Other sessions' folders stay."""
     shutil.rmtree(folder, ignore_errors=True)
     newest = folder.with_name("session_latest")
     with suppress(OSError):
@@ -92,9 +95,12 @@ def _remove(folder: Path) -> None:
 
 @contextmanager
 def starting_apart() -> Iterator[None]:
-    """Ray's processes start in groups of their own: schedulers send SIGTERM to our whole group, and the run needs them
-    for its checkpoint. Ray must not put its own handler of SIGTERM in place of ours either, not even for seconds; and
-    what its processes say when they die, pages of it, stays in its logs."""
+    """Patch Ray for the block in which it starts.
+
+    - Ray's processes get separate process groups. Schedulers send SIGTERM to our whole group, and the run still needs
+      Ray's processes for its checkpoint.
+    - Ray does not install its own SIGTERM handler in place of ours, not even for seconds.
+    - The pages that Ray's processes print when they die stay in Ray's logs."""
     from ray._private import services, utils, worker
 
     class Apart(services.ConsolePopen):  # type: ignore[misc]  # Ray is Any

@@ -1,7 +1,7 @@
-"""One by one: each worker thread trains one client at a time, or a stack of small ones.
+"""The one-by-one engine: each worker thread computes one client at a time, or a stack of small ones.
 
-On CPU a client gets one intra-op thread and the workers share the cores: faster than one client on all cores, and the
-sums inside an operation never depend on the number of threads, so neither do the results.
+On CPU every operation uses one thread, and the workers share the cores. That is faster than one client on all cores.
+The sums inside an operation then never depend on the number of threads, so neither do the results.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ T = TypeVar("T")
 
 
 class OneByOne:
-    """Clients in parallel threads, `at_once` of them stacked in each; a single thread drives an accelerator.
+    """An engine that computes clients in parallel threads; on an accelerator, in a single thread.
 
-    `at_once` 0: one, or as many as keep their bits where that is faster (stacks.py)."""
+    `at_once`: clients in the stack of each thread. 0: as many as keep their bits if that is faster (stacks.py), else
+    one."""
 
     def __init__(
         self, net: Network, federation: Federation, workers: int = 0, at_once: int = 0, precision: str = "auto"
@@ -48,8 +49,8 @@ class OneByOne:
         keep_freed_memory()
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
-        # a new thread takes the setting over at torch's first parallel loop in it; a product of MKL or oneDNN before
-        # that would use all cores, and round otherwise for the client that happens to come first
+        # the initializer repeats the setting in each thread: otherwise a new thread takes it over only at torch's first
+        # parallel loop, and a product of MKL or oneDNN before that would use all cores and round differently
         self._pool = ThreadPoolExecutor(self.workers, "torso", initializer=torch.set_num_threads, initargs=(1,))
         return self
 
@@ -60,7 +61,7 @@ class OneByOne:
         torch.set_num_threads(self._threads_before)
 
     def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
-        """In order, a bounded number in flight: results are summed as they come, so memory does not grow with m."""
+        """Results in order. The number of unread results is bounded, so memory does not grow with the clients."""
         if self._pool is None:
             raise RuntimeError("the engine maps only inside its `with` block")
         waiting: deque[Future[T]] = deque()

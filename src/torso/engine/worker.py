@@ -1,4 +1,4 @@
-"""A worker of the cluster: the data and the network once, an ordinary engine, the tensors it has been sent or made."""
+"""A worker process of the Ray engine: it holds the data, the network, an ordinary engine and a cache of tensors."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Home:
-    """What a process has to know of the driver's: where it stands, its modules, what others have registered."""
+    """The driver's environment as a worker process needs it, so that the same imports and names work there."""
 
-    folder: str
-    path: tuple[str, ...]
-    things: bytes
+    folder: str  # the driver's working directory
+    path: tuple[str, ...]  # its sys.path
+    things: bytes  # a pickle of the methods and parts that the user has registered
 
     @classmethod
     def here(cls) -> Home:
+        """The environment of this process."""
         return cls(os.getcwd(), tuple(sys.path), cloudpickle.dumps(guests()))
 
     def move_in(self) -> None:
+        """Set this process up like the driver."""
         if os.path.isdir(self.folder):
             os.chdir(self.folder)
         sys.path += [folder for folder in self.path if folder not in sys.path]
@@ -44,62 +46,71 @@ class Home:
 
 
 class Worker:
-    """`number` is its own: no other worker, nor the one that it replaces, makes the same labels."""
+    """A Ray actor that does shares of work.
+
+    `number`: the first part of the labels that it makes. No other worker has it, not even one that it replaces."""
 
     def __init__(self, number: int, home: Home, net: bytes, data: Parcel, run: RunConfig, device: str) -> None:
         home.move_in()
-        where = torch.device(device)
-        # on CPU the images stay in the object store: workers of one machine share them
-        federation: Federation = read(data.text, {}, data.cargo.unload(where, copy=False))
+        self.device = torch.device(device)
+        # without a copy: on CPU the samples stay in the object store, which all workers of a machine share
+        federation: Federation = read(data.text, {}, data.cargo.unload(self.device, copy=False))
         network = cloudpickle.loads(net)
         self.engine = engines["auto"](network, federation, run).__enter__()
         self.held = {"federation": federation, "net": network, "engine": self.engine}
-        self.number, self.numbers, self.device = number, count(), where
-        self.shelf: dict[Label, torch.Tensor] = {}
-        self.waiting: dict[int, list[Any]] = {}  # results of shares that are to be added up
+        self.number = number
+        self.numbers = count()
+        self.shelf: dict[Label, torch.Tensor] = {}  # tensors that the driver may refer to by their label
+        self.waiting: dict[int, list[Any]] = {}  # ticket -> results of a share that will be added up
 
     def hello(self) -> tuple[int, str]:
+        """Process id and host. The answer also tells that the worker has started."""
         return os.getpid(), socket.gethostname()
 
     def do(
         self, parcel: Parcel, common: Cargo, held: Sequence[Any], into: int, ticket: int = 0
     ) -> Parcel | list[Parcel]:
-        """The results of some clients; behind them, in `into` parcels, what the work has left those clients.
+        """Do a share of work. Returns the results and, in `into` more parcels, the states that it leaves its clients.
 
-        `held` are handles on what clients hold, looked at here. With a `ticket` the results wait here for `add_up`."""
+        `common`: tensors that were sent to several workers at once. `held`: ObjectRefs of what the clients hold. With a
+        `ticket` the results stay here until `add_up`."""
         for label in parcel.gone:
             self.shelf.pop(label, None)
         for cargo in (common, parcel.cargo):
             self.shelf |= cargo.unload(self.device)
         work, clients, store = read(parcel.text, self.held, self.shelf)
         store = self._opened(store, held)
-        results, left = list(self.engine.map(work, clients, store)), dict[int, Any]()
+        results = list(self.engine.map(work, clients, store))
+        left: dict[int, Any] = {}
         if into:
             left = {client: state for result in results for client, state in result.left.items()}
             results = [replace(result, left=dict.fromkeys(result.left)) for result in results]
         states = [whole(piece) for piece in pieces_of(left, clients, into)]
-        size = max((parcel.size for parcel in states), default=0) // max(len(clients) // max(into, 1), 1)
+        clients_per_piece = max(len(clients) // max(into, 1), 1)
+        state_bytes = max((piece.size for piece in states), default=0) // clients_per_piece
         if ticket:
-            self.waiting[ticket], results = results, []
-        text, made = write((results, size), self.held, Numbered(self.number, self.numbers))
+            self.waiting[ticket] = results
+            results = []
+        text, made = write((results, state_bytes), self.held, Numbered(self.number, self.numbers))
         self.shelf |= made
         answer = Parcel(text, Cargo.of(made))
         return [answer, *states] if into else answer
 
     def add_up(self, ticket: int, parcel: Parcel) -> Parcel:
-        """Take the results that wait here into a sum, and pass it on."""
+        """The sum in a parcel with the results that wait here under a ticket."""
         total = read(parcel.text, self.held, parcel.cargo.unload(self.device))
         for result in self.waiting.pop(ticket):
             total.take(result)
         return whole(total, self.held)
 
     def _opened(self, store: Store | None, held: Sequence[Any]) -> Store | None:
-        """The store with what its handles stand for."""
+        """The store with the states themselves in place of the indices of their ObjectRefs."""
         if store is None:
             return None
         opened = [open_states(parcel, self.device) for parcel in fetched(held)]
 
-        def some(entries: Mapping[int, Any]) -> dict[int, Any]:
+        def with_states(entries: Mapping[int, Any]) -> dict[int, Any]:
             return {k: opened[at.place][k] if isinstance(at, Lies) else at for k, at in entries.items()}
 
-        return Store(some(store.entries), None if store.later is None else Store(some(store.later.entries)))
+        later = None if store.later is None else Store(with_states(store.later.entries))
+        return Store(with_states(store.entries), later)

@@ -1,1 +1,1 @@
-"""Many runs at once: which of them share a stack, which processes do them, and who deals them out."""
+"""Many runs at once: in one stack, side by side in several processes, or on the workers of a cluster."""

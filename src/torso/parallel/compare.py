@@ -1,4 +1,4 @@
-"""Several methods on the same clients, the same initial weights and the same participants each round."""
+"""`torso.compare`: several methods on the same clients, with the same initial weights and the same participants."""
 
 from __future__ import annotations
 
@@ -38,52 +38,52 @@ def compare(
     listener: Listener | None = None,
     stop: Stop | None = None,
 ) -> list[Result]:
-    """Run every method at every seed, each in a folder of its own below `out`; one failed run does not end the others.
+    """Run every method at every seed, each in its own folder below `out`. A failed run does not end the others.
 
     Every request is checked before the first run begins. With `resume`, finished runs are read and others continued.
     `config`: a file, or what `torso.run` takes. `clients`, `model`, `on_round`, `progress` and `listener` are as in
     `torso.run`.
     """
     _check_request(sets, out)
-    methods = list(dict.fromkeys(methods))  # named twice, run once
+    methods = list(dict.fromkeys(methods))  # a method that is named twice runs once
     clients = None if clients is None else Clients.of(clients)  # read once for all methods
     with followed(listener, progress) as heard:
         told = heard if on_round is None else OnRound(heard, on_round)
         handed = [hand_over(_chosen(config, [f"method.name={method}", *sets]), clients, model) for method in methods]
         first = handed[0].config.run.seed
-        plans = [
-            PlannedRun(
-                given.config.but(f"run.seed={seed}"), None if out is None else Path(out) / f"{method}-seed{seed}"
-            )
-            for seed in range(first, first + seeds)
-            for given, method in zip(handed, methods, strict=True)
-        ]
-        again = [resume and plan.folder is not None and (plan.folder / "config.toml").exists() for plan in plans]
-        for plan, continued in zip(plans, again, strict=True):
+        plans = []
+        for seed in range(first, first + seeds):
+            for given, method in zip(handed, methods, strict=True):
+                folder = None if out is None else Path(out) / f"{method}-seed{seed}"
+                plans.append(PlannedRun(given.config.but(f"run.seed={seed}"), folder))
+        resumed = [resume and plan.folder is not None and (plan.folder / "config.toml").exists() for plan in plans]
+        for plan, continued in zip(plans, resumed, strict=True):
             if plan.folder is not None:
                 RunFolder.check(plan.folder, plan.config, continued)
         data = _DataOfASeed()
-        for plan in plans[: len(methods)]:
+        for plan in plans[: len(methods)]:  # the first seed: checks every method's request
             simulate(plan.config, data(plan.config))
         try:
             if len(plans) > 1:
                 return _results(plans, told, stop, data)
-            (plan,), (continued,) = plans, again  # its clients, not the run as a whole, are what a cluster shares out
-            how: Any = {"resume": continued, "progress": False, "listener": told, "stop": stop}
+            # on a cluster a single run has its clients divided over the workers, as `torso.run` does
+            plan = plans[0]
+            how: Any = {"resume": resumed[0], "progress": False, "listener": told, "stop": stop}
             return [run(plan.config, plan.folder, federation=data(plan.config), **how)]
         except Stopped as stopped:
-            raise _told(stopped, stopped.whose or (plans[0].name if len(plans) == 1 else ""), out) from None
+            name = stopped.whose or (plans[0].name if len(plans) == 1 else "")
+            raise _with_way_on(stopped, name, out) from None
 
 
 def _check_request(sets: Sequence[str], out: str | Path | None) -> None:
     if any(assignment.partition("=")[0].strip() == "method.name" for assignment in sets):
         raise RequestError("compare takes its methods as arguments, not from --set method.name.")
     if out is not None and (Path(out) / "config.toml").exists():
-        raise RequestError(f"--out {str(out)!r} holds a run. Give a folder of its own for the comparison.")
+        raise RequestError(f"--out {str(out)!r} holds a run. Give another folder for the comparison.")
 
 
 class _DataOfASeed:
-    """The clients of a config. Those of one seed are kept: all its methods share them."""
+    """A function that gives a config's federation. That of the latest seed is kept, since all methods share it."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Federation] = {}
@@ -97,8 +97,11 @@ class _DataOfASeed:
 def _results(
     plans: Sequence[PlannedRun], listener: Listener, stop: Stop | None, data: Callable[[Config], Federation]
 ) -> list[Result]:
-    """All runs, in the order of their plans; what goes wrong with one beside its training ends the others."""
-    configs, folders = [plan.config for plan in plans], [plan.folder for plan in plans]
+    """The results of all runs, in the order of their plans.
+
+    A failed training is a result. Any other error of a run is raised, and ends the others."""
+    configs = [plan.config for plan in plans]
+    folders = [plan.folder for plan in plans]
     results: dict[int, Result] = {}
     with closing(run_together(configs, folders, listener=listener, stop=stop, data=data)) as ends:
         for number, end in ends:
@@ -114,16 +117,10 @@ def _chosen(config: Config | Mapping[str, Any] | str | Path | None, sets: Sequen
     return Config.of(config).but(*sets)
 
 
-def _told(stopped: Stopped, whose: str, out: str | Path | None) -> Stopped:
-    """Which run it was, where that is known, and how to go on with the comparison."""
-    if whose:
-        return Stopped(f"{whose}: {stopped}{_again(out)}")
-    return Stopped(str(stopped) if out is None else f"{stopped}. Continue with the same command and {_same(out)}")
-
-
-def _again(out: str | Path | None) -> str:
-    return "" if out is None else f", or the whole comparison with the same command and {_same(out)}"
-
-
-def _same(out: str | Path) -> str:
-    return f"--out {shlex.quote(str(out))} --resume"
+def _with_way_on(stopped: Stopped, name: str, out: str | Path | None) -> Stopped:
+    """A stop with the run's name, if it is known, and with the command that continues the comparison."""
+    options = "" if out is None else f"--out {shlex.quote(str(out))} --resume"
+    if name:
+        whole = f", or the whole comparison with the same command and {options}" if options else ""
+        return Stopped(f"{name}: {stopped}{whole}")
+    return Stopped(f"{stopped}. Continue with the same command and {options}" if options else str(stopped))

@@ -1,4 +1,4 @@
-"""Which processes do the runs: this one, several of this machine, or those of a cluster."""
+"""Choose the processes that do whole runs: this one, several on this machine, or those of a cluster."""
 
 from __future__ import annotations
 
@@ -11,38 +11,41 @@ import torch
 from torso.config import RunConfig
 from torso.engine.connect import connected
 from torso.errors import RequestError
-from torso.parallel.crew import Crew
+from torso.parallel.pool import Crew
 from torso.runs.devices import device_of
 
-_MOST = 4  # processes, with which an H200 was busy all the time (bench/README.md)
-_ROOM = 20 * 2**30  # bytes of a device for each: a hundred clients of mobilenet take 11 GiB
+_MOST = 4  # processes; with 4 an H200 was busy all the time (bench/README.md)
+_MEMORY = 20 * 2**30  # bytes of the device for each process: a hundred clients of mobilenet take 11 GiB
 
 
 def filling(run: RunConfig) -> int:
-    """How many processes keep the device busy, each with room of its own; on CPU, and on a cluster, it is this one."""
-    if run.engine == "ray" or (device := device_of(run)).type != "cuda":
+    """The number of processes that keep the device busy and fit into its memory. 1 on CPU and on a cluster."""
+    if run.engine == "ray":
+        return 1
+    device = device_of(run)
+    if device.type != "cuda":
         return 1
     memory = torch.cuda.get_device_properties(device).total_memory
-    return max(min(_MOST, (os.cpu_count() or 1) // 2, memory // _ROOM), 1)
+    return max(min(_MOST, (os.cpu_count() or 1) // 2, memory // _MEMORY), 1)
 
 
 @contextmanager
 def crew(run: RunConfig, processes: int = 1) -> Iterator[Crew | None]:
-    """Processes for all calls of `run_together` in the block, where runs take place in others than this one."""
+    """A pool of processes for all calls of `run_together` in the block; None if runs take place in this process."""
     with ExitStack() as stack:
-        hands: Crew | None = None
+        found: Crew | None = None
         if run.engine == "ray":
             if processes > 1:
                 raise RequestError(
-                    f"--processes {processes} and run.engine = 'ray': a cluster deals runs over its own workers. Give "
-                    "one of them; run.ray.workers says how many"
+                    f"--processes {processes} and run.engine = 'ray': a cluster does runs on its own workers. Give "
+                    "one of the two; run.ray.workers sets the number of workers"
                 )
             stack.enter_context(connected(run))
-            from torso.parallel.ray_crew import OnRay  # needs Ray
+            from torso.parallel.ray_pool import OnRay  # needs Ray
 
-            hands = stack.enter_context(closing(OnRay(run)))
+            found = stack.enter_context(closing(OnRay(run)))
         elif processes > 1:
             from torso.parallel.processes import Processes
 
-            hands = stack.enter_context(closing(Processes(processes)))
-        yield hands
+            found = stack.enter_context(closing(Processes(processes)))
+        yield found

@@ -1,4 +1,4 @@
-"""Independent runs beside each other in several processes, alone or in packs: who does which, and what comes of it."""
+"""The orchestrator: it divides independent runs, alone or in packs, over a pool of processes and collects results."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 from torso.config import Config
 from torso.errors import PlaceLost
-from torso.parallel.crew import Crew, Lost, Task
 from torso.parallel.packs import After, Ended, PlannedRun
+from torso.parallel.pool import Crew, Lost, Task
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
 from torso.runs.run import Stopped
 
-_TRIES = 3  # processes that one pack may cost
-_LOOK = 0.2  # seconds between looks at what runs tell
+_TRIES = 3  # processes that may die over one pack; also: that may fail to start in a row
+_LOOK = 0.2  # seconds between polls of what the runs report
 
 
 class Orchestrator:
-    """Packs of runs (numbers of plans) that wait, that are under way, and the processes that do them.
+    """Gives packs of runs (their numbers in `plans`) to the processes of a pool.
 
-    `parcel` gives the data of a run, to be sent; without, processes read the files themselves."""
+    `parcel` gives a run's data in the form in which they are sent. Without it, processes read the files themselves."""
 
     def __init__(
         self,
@@ -29,149 +29,161 @@ class Orchestrator:
         packs: Sequence[Sequence[int]],
         listener: Listener,
         stop: Stop,
-        crew: Crew,
+        pool: Crew,
         *,
         parcel: Callable[[Config], Any] | None = None,
         after: After | None = None,
     ) -> None:
-        self.plans, self.packs, self.stop, self.parcel, self.after = plans, packs, stop, parcel, after
+        self.plans = plans
+        self.packs = packs
+        self.stop = stop
+        self.parcel = parcel
+        self.after = after
         self.listeners = [listener.beside() for _ in plans]
-        self.waiting = list(range(len(packs)))[::-1]
-        self.tries = [0] * len(packs)
-        self.coming: dict[Any, Any] = {}  # processes that start, by their first word
-        self.crew, self.idle = crew, crew.idle
-        self.flying: dict[Any, tuple[Any, int]] = {}  # by the call: who does which pack
-        self.untried: set[Any] = set()  # that have started here and done nothing yet
-        self.unborn: list[Lost] = []  # that could not start, or died at once, one after the other
-        self.stopped: dict[int, str] = {}
-        self.alive = time.monotonic()  # when there was last somebody to do the work
+        self.waiting = list(range(len(packs)))[::-1]  # indices of packs that wait; the next one is the last
+        self.tries = [0] * len(packs)  # how often each pack was given to a process
+        self.pool = pool
+        self.idle = pool.idle
+        self.starting: dict[Any, Any] = {}  # call -> the process that is starting
+        self.running: dict[Any, tuple[Any, int]] = {}  # call -> the process, and the index of its pack
+        self.untried: set[Any] = set()  # processes that started here and have not finished a task yet
+        self.failed_starts: list[Lost] = []  # in a row: processes that could not start, or died before a task
+        self.stopped: dict[int, str] = {}  # run -> the message with which it stopped
+        self.alive = time.monotonic()  # the last time at which any process was idle or running
 
     def go(self) -> Generator[Ended, None, None]:
-        """Each run as it ends: its number, and its result or what went wrong. `Stopped` is raised once all have."""
+        """Each run as it ends: its number, and its result or error. Raises `Stopped` at the end if runs are left."""
         left = len(self.plans)
-        most = self.crew.room()
-        self.crew.letters(False)  # what runs before these have left
+        most = self.pool.capacity()
+        self.pool.listener_calls(False)  # drops what earlier runs of this pool have reported
         try:
-            while self.flying or (self.waiting and not self.stop.asked):
+            while self.running or (self.waiting and not self.stop.asked):
                 for ended in self._step(most):
                     left -= 1
                     yield ended
-            self._hear()
-        except (GeneratorExit, Exception):  # hours of the others' work may be at stake: they end with a checkpoint
+            self._forward_events()
+        except (GeneratorExit, Exception):  # the other runs may have hours of work: let them write a checkpoint
             self._wind_down()
             raise
         finally:
-            for hand in (*self.coming.values(), *(hand for hand, _ in self.flying.values())):
-                self.crew.dismiss(hand)
+            for worker in (*self.starting.values(), *(worker for worker, _ in self.running.values())):
+                self.pool.kill(worker)
         if left:
             unfinished = f"{left} of {len(self.plans)} runs are not finished"
             raise Stopped("; ".join([unfinished, *self.stopped.values()]))
 
     def _wind_down(self) -> None:
-        """Nobody wants more, nor to hear of it: who is under way ends with a checkpoint."""
-        while self.flying:
-            self.crew.letters(True)
-            for call in self.crew.first(list(self.flying), _LOOK):
-                hand, _ = self.flying.pop(call)
+        """Have the running packs end with a checkpoint, and drop their answers."""
+        while self.running:
+            self.pool.listener_calls(True)
+            for call in self.pool.finished(list(self.running), _LOOK):
+                worker, _ = self.running.pop(call)
                 try:
-                    self.crew.answer(call)
-                except Exception:  # the error that has led here is the one to tell
-                    self.crew.dismiss(hand)
+                    self.pool.answer(call)
+                except Exception:  # not raised: the error that caused the wind-down is
+                    self.pool.kill(worker)
                 else:
-                    self.idle.append(hand)
+                    self.idle.append(worker)
 
     def _step(self, most: int) -> list[Ended]:
-        """Give out what waits, wait for what ends."""
+        """Give waiting packs to processes, then wait a moment for answers. Returns the runs that have ended."""
         if not self.stop.asked:
-            self._hire(most)
+            self._start_processes(most)
             self._send(most)
-        if not (self.flying or self.coming):  # a stop since the caller looked
+        if not (self.running or self.starting):  # a stop was asked for after the caller looked
             return []
-        done = self.crew.first([*self.flying, *self.coming], _LOOK)
-        self._hear()
+        done = self.pool.finished([*self.running, *self.starting], _LOOK)
+        self._forward_events()
         ended: list[Ended] = []
-        for answer in done:
-            if answer in self.coming:
-                self._welcome(answer)
+        for call in done:
+            if call in self.starting:
+                self._has_started(call)
             else:
-                ended += self._land(answer)
+                ended += self._has_ended(call)
         return ended
 
-    def _hire(self, most: int) -> None:
-        if self.idle or self.flying:
+    def _start_processes(self, most: int) -> None:
+        """Start processes for waiting packs, up to `most` in all."""
+        if self.idle or self.running:
             self.alive = time.monotonic()
-        elif time.monotonic() - self.alive > self.crew.wait:
-            raise PlaceLost(f"a worker for {len(self.waiting)} waiting tasks {self.crew.late()}")
-        free = len(self.coming) + len(self.idle)
-        for _ in range(min(most - len(self.flying), len(self.waiting)) - free):
-            if len(self.unborn) >= _TRIES:
-                if not (self.idle or self.flying or self.coming):
-                    raise PlaceLost(f"{_TRIES} workers could not start: {self.unborn[-1]}")
-                return  # those that are there do the work
+        elif time.monotonic() - self.alive > self.pool.wait:
+            raise PlaceLost(f"a worker for {len(self.waiting)} waiting tasks {self.pool.why_late()}")
+        free = len(self.starting) + len(self.idle)
+        needed = min(most - len(self.running), len(self.waiting)) - free
+        for _ in range(needed):
+            if len(self.failed_starts) >= _TRIES:
+                if not (self.idle or self.running or self.starting):
+                    raise PlaceLost(f"{_TRIES} workers could not start: {self.failed_starts[-1]}")
+                return  # the processes that exist do the work
             try:
-                hand, word = self.crew.hire()
+                worker, call = self.pool.start()
             except Lost as lost:
-                self.unborn.append(lost)
+                self.failed_starts.append(lost)
             else:
-                self.coming[word] = hand
+                self.starting[call] = worker
 
-    def _welcome(self, call: Any) -> None:
-        hand = self.coming.pop(call)
+    def _has_started(self, call: Any) -> None:
+        worker = self.starting.pop(call)
         try:
-            self.crew.answer(call)
+            self.pool.answer(call)
         except Lost as lost:
-            self.crew.dismiss(hand)
-            self.unborn.append(lost)
+            self.pool.kill(worker)
+            self.failed_starts.append(lost)
         else:
-            self.idle.append(hand)
-            self.untried.add(hand)
+            self.idle.append(worker)
+            self.untried.add(worker)
 
     def _send(self, most: int) -> None:
-        while self.waiting and self.idle and len(self.flying) < most:
+        """Give waiting packs to idle processes."""
+        while self.waiting and self.idle and len(self.running) < most:
             pack = self.waiting[-1]
             plans = [self.plans[number] for number in self.packs[pack]]
             for plan in plans:
                 if plan.folder is not None:
                     plan.folder.parent.mkdir(parents=True, exist_ok=True)
             data = self.parcel(plans[0].config) if self.parcel else None
-            hand = self.idle[-1]
+            worker = self.idle[-1]
             try:
-                call = self.crew.ask(hand, Task(self.packs[pack], plans, self.after, data))
-            except Lost as lost:  # while it was idle: that is not the pack's fault
-                self.crew.dismiss(self.idle.pop())
+                call = self.pool.submit(worker, Task(self.packs[pack], plans, self.after, data))
+            except Lost as lost:  # it died while it was idle, so the pack is not the cause
+                self.pool.kill(self.idle.pop())
                 self.listeners[self.packs[pack][0]].note("an idle process was lost; another takes its place")
-                if hand in self.untried:
-                    self.unborn.append(lost)
+                if worker in self.untried:
+                    self.failed_starts.append(lost)
                 continue
             self.waiting.pop()
-            self.flying[call] = self.idle.pop(), pack
+            self.running[call] = self.idle.pop(), pack
             self.tries[pack] += 1
 
-    def _hear(self) -> None:
-        for number, hook, words in self.crew.letters(self.stop.asked):
-            getattr(self.listeners[number], hook)(*words)
+    def _forward_events(self) -> None:
+        """Call the listeners of this process with what the runs have reported."""
+        for number, hook, arguments in self.pool.listener_calls(self.stop.asked):
+            getattr(self.listeners[number], hook)(*arguments)
 
-    def _land(self, answer: Any) -> list[Ended]:
-        """What has come of a pack; one whose process has died goes on in another, from its runs' folders."""
-        hand, pack = self.flying.pop(answer)
-        numbers, ends = self.packs[pack], list[Result | Exception]()
+    def _has_ended(self, call: Any) -> list[Ended]:
+        """The ends of a pack's runs. If its process has died, the pack waits again, and continues from its folders."""
+        worker, pack = self.running.pop(call)
+        numbers = self.packs[pack]
+        ends: list[Result | Exception] = []
         try:
-            ends = self.crew.answer(answer)
-            self.idle.append(hand)
-            self.untried.discard(hand)
-            self.unborn.clear()
+            ends = self.pool.answer(call)
+            self.idle.append(worker)
+            self.untried.discard(worker)
+            self.failed_starts.clear()
         except Lost as lost:
-            self.crew.dismiss(hand)
-            what = self._name(numbers[0]) + (f" and {len(numbers) - 1} beside it" if len(numbers) > 1 else "")
+            self.pool.kill(worker)
+            what = self._name(numbers[0])
+            if len(numbers) > 1:
+                what += f" and {len(numbers) - 1} beside it"
             if self.tries[pack] < _TRIES:
                 self.waiting.append(pack)
                 self.listeners[numbers[0]].note(f"the process of {what} was lost; it goes on in another")
                 return []
             ends = [PlaceLost(f"{_TRIES} processes have died over {what}; of the last: {lost}")] * len(numbers)
-        except Exception as error:  # not of a run: of what surrounds it
-            self.idle.append(hand)
+        except Exception as error:  # it came from outside the runs themselves
+            self.idle.append(worker)
             ends = [error] * len(numbers)
-        told = list[Ended]()
+        told: list[Ended] = []
         for number, end in zip(numbers, ends, strict=True):
             if isinstance(end, Stopped):
                 self.stopped[number] = f"{self._name(number)}: {end}"

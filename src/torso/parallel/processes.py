@@ -1,4 +1,4 @@
-"""Whole runs in processes of this machine: while one is on the host, the kernels of another fill the accelerator."""
+"""A pool of processes on this machine that do whole runs. While one is busy on the host, others use the accelerator."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from torso.config import Config
 from torso.data import Federation, Shelf
 from torso.engine.batched import Batched
 from torso.errors import RequestError
-from torso.parallel.crew import Letter, Lost, Task, Unsound, do, portable
+from torso.parallel.pool import ListenerCall, Lost, Task, Unsound, do, portable
 from torso.registry import guests, welcome
 from torso.results.result import Result
 from torso.runs.devices import device_of
 from torso.runs.job import data_of
 
-_HEARD_BY_US = (signal.SIGINT, signal.SIGTERM)  # where runs are dealt: those under way end with a checkpoint
+# only this process handles these signals; the runs in the other processes are then told to end with a checkpoint
+_HANDLED_HERE = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE = 20.0  # seconds in which an idle process has to end
 
 
 @dataclass(eq=False)
 class LocalProcess:
-    """A process as we see it: it has one call at a time, and `said` is its answer."""
+    """This process's handle on another one. It is also the call, since a process has one task at a time."""
 
     process: SpawnProcess
     pipe: Connection
-    said: Any = None
+    said: Any = None  # the answer to the call; None: not answered yet
 
     @property
     def gone(self) -> bool:
@@ -43,61 +44,63 @@ class LocalProcess:
 
 
 class Processes:
-    """A crew of so many processes, each with its own copy of the data."""
+    """A pool of `count` processes, each with its own copy of the data."""
 
-    wait = 300.0  # to import torch from a slow disk
+    wait = 300.0  # seconds; to import torch from a slow disk takes long
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.idle: list[LocalProcess] = []
-        self.context = get_context("spawn")  # a fork of a process with CUDA or with threads is none
-        self.stopping = self.context.RawValue("b", 0)  # not an Event, whose lock a process would take along when killed
-        self.heard: list[Letter] = []
+        self.context = get_context("spawn")  # a process with CUDA or with threads cannot be forked
+        # not an Event: a process that is killed while it holds the Event's lock would block all others
+        self.stopping = self.context.RawValue("b", 0)
+        self.heard: list[ListenerCall] = []
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self.count
 
-    def hire(self) -> tuple[LocalProcess, LocalProcess]:
+    def start(self) -> tuple[LocalProcess, LocalProcess]:
         try:
             ours, theirs = self.context.Pipe()
             with theirs:
                 process = self.context.Process(target=serve, args=(theirs, self.stopping, self.count), daemon=True)
-                with _deaf():
+                with _signals_blocked():
                     process.start()
         except OSError as error:
             raise Lost(str(error)) from None
-        hand = LocalProcess(process, ours)
-        return hand, hand
+        worker = LocalProcess(process, ours)
+        return worker, worker
 
-    def ask(self, hand: LocalProcess, task: Task) -> LocalProcess:
-        hand.said = None
+    def submit(self, worker: LocalProcess, task: Task) -> LocalProcess:
+        worker.said = None
         written = _written(task)
         try:
-            hand.pipe.send_bytes(written)
+            worker.pipe.send_bytes(written)
         except OSError:
-            raise Lost(f"process {hand.process.pid} died while it was idle") from None
-        return hand
+            raise Lost(f"process {worker.process.pid} died while it was idle") from None
+        return worker
 
-    def first(self, calls: Sequence[LocalProcess], seconds: float) -> Sequence[LocalProcess]:
-        alive = {hand.pipe: hand for hand in calls if not hand.gone}
+    def finished(self, calls: Sequence[LocalProcess], seconds: float) -> Sequence[LocalProcess]:
+        alive = {worker.pipe: worker for worker in calls if not worker.gone}
         for pipe in connection.wait(list(alive), seconds if len(alive) == len(calls) else 0.0):
-            self._read(alive[pipe])  # type: ignore[index]  # it is given what we gave
-        for hand in alive.values():  # a pipe does not end while what a dead process has forked still holds it
-            if hand.said is None and not hand.gone and not hand.process.is_alive():
-                self._read(hand)
-                if hand.said is None:
-                    hand.pipe.close()
-        return [hand for hand in calls if hand.gone or hand.said is not None]
+            self._read(alive[pipe])  # type: ignore[index]  # `wait` returns the objects that it was given
+        for worker in alive.values():  # a dead process's pipe stays open as long as a process that it forked holds it
+            if worker.said is None and not worker.gone and not worker.process.is_alive():
+                self._read(worker)
+                if worker.said is None:
+                    worker.pipe.close()
+        return [worker for worker in calls if worker.gone or worker.said is not None]
 
-    def _read(self, hand: LocalProcess) -> None:
-        """What lies in the pipe: letters, until an answer comes."""
+    def _read(self, worker: LocalProcess) -> None:
+        """Read the pipe until it is empty or the answer has come. Every item is (listener call or None, answer)."""
         try:
-            while hand.said is None and hand.pipe.poll():
-                letter, hand.said = pickle.loads(hand.pipe.recv_bytes())  # of a process that we have started
-                if letter is not None:
-                    self.heard.append(letter)
+            while worker.said is None and worker.pipe.poll():
+                # unpickling is safe: this process has started the sender
+                listener_call, worker.said = pickle.loads(worker.pipe.recv_bytes())
+                if listener_call is not None:
+                    self.heard.append(listener_call)
         except (EOFError, OSError):
-            hand.pipe.close()
+            worker.pipe.close()
 
     def answer(self, call: LocalProcess) -> list[Result | Exception]:
         if call.said is None:
@@ -109,39 +112,42 @@ class Processes:
         return found
 
     def parcel(self, federation: Federation) -> None:
-        """Each process reads its own."""
+        """None: each process reads the data itself."""
 
-    def letters(self, stop: bool) -> Iterable[Letter]:
+    def listener_calls(self, stop: bool) -> Iterable[ListenerCall]:
         self.stopping.value = stop
-        letters, self.heard = self.heard, []
-        return letters
+        heard, self.heard = self.heard, []
+        return heard
 
-    def dismiss(self, hand: LocalProcess) -> None:
-        hand.process.kill()
-        hand.process.join()
-        hand.pipe.close()
+    def kill(self, worker: LocalProcess) -> None:
+        worker.process.kill()
+        worker.process.join()
+        worker.pipe.close()
 
     def close(self) -> None:
-        """They end by themselves when nobody speaks to them any more, which leaves the accelerator in order."""
-        for hand in self.idle:
-            hand.pipe.close()
+        """End the idle processes: they exit when their pipe closes, which leaves the accelerator in order."""
+        for worker in self.idle:
+            worker.pipe.close()
         while self.idle:
-            hand = self.idle.pop()
-            hand.process.join(_PATIENCE)
-            self.dismiss(hand)
+            worker = self.idle.pop()
+            worker.process.join(_PATIENCE)
+            self.kill(worker)
 
-    def late(self) -> str:
+    def why_late(self) -> str:
         return f"has not started within {self.wait:g} s"
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """What starts here never hears Ctrl-C or SIGTERM, also before it can say so; we hear it a moment later."""
+def _signals_blocked() -> Iterator[None]:
+    """Block Ctrl-C and SIGTERM while a process starts.
+
+    The new process inherits the mask, so no signal reaches it before it has set its own handlers. A signal to this
+    process is delivered at the end of the block."""
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
-    resource_tracker.ensure_running()  # its start would open our ears again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD_BY_US)
+    resource_tracker.ensure_running()  # if it started inside the block, it would unblock the signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_HERE)
     try:
         yield
     finally:
@@ -149,73 +155,76 @@ def _deaf() -> Iterator[None]:
 
 
 def _written(task: Task) -> bytes:
-    """With what the user has registered. Classes and functions go by the names of their modules, which the other
-    process imports."""
+    """A pickle of a task and of what the user has registered.
+
+    Classes and functions are pickled by name, so the other process must be able to import their modules."""
     try:
         return pickle.dumps((guests(), task))
-    except Exception as error:  # whatever objects of others raise
-        raise _unspeakable(error) from None
+    except Exception as error:  # a user's object can raise anything
+        raise _not_importable(error) from None
 
 
 def _read(written: bytes) -> Task:
     try:
-        things, task = pickle.loads(written)  # of the process that has started this one
-    except Exception as error:  # of a notebook or an interpreter: nobody else can import it
-        raise _unspeakable(error) from None
+        things, task = pickle.loads(written)  # safe: it comes from the process that has started this one
+    except Exception as error:  # something defined in a notebook or interpreter, which cannot be imported here
+        raise _not_importable(error) from None
     welcome(things)
     found: Task = task
     return found
 
 
-def _unspeakable(error: Exception) -> RequestError:
+def _not_importable(error: Exception) -> RequestError:
     return RequestError(
         f"a method or a part of yours cannot be given to another process: {error}. Define it at the top of a module "
-        "that can be imported, or do with one process"
+        "that can be imported, or use one process"
     )
 
 
-def _pass_over(number: int, frame: object) -> None:
-    """SIGTERM does nothing. Were it ignored or blocked, the processes that a source starts here would inherit that,
-    and a pool of theirs, which ends with SIGTERM, would never end."""
+def _do_nothing(number: int, frame: object) -> None:
+    """A handler that ignores SIGTERM.
+
+    SIG_IGN or a blocked signal would be inherited by the processes that a data source starts here. A pool of them,
+    which is ended with SIGTERM, would then never end."""
 
 
 def serve(pipe: Connection, stopping: Any, count: int) -> None:
-    """What such a process, one of so many, does until it is dismissed or whoever asks it has gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C and SIGTERM are heard where the runs are dealt
-    signal.signal(signal.SIGTERM, _pass_over)
+    """The main function of a process of the pool: do tasks until the pipe closes. `count`: processes in the pool."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C and SIGTERM are handled by the process of the orchestrator
+    signal.signal(signal.SIGTERM, _do_nothing)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # as we began; see `_pass_over`
-    process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # a source may use processes, too
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # it was blocked at the start; see `_do_nothing`
+    process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # a source may start processes
     Batched.company = count
     made = partial(data_of, shelf=Shelf())
 
-    def say(*words: Any) -> None:
-        pipe.send_bytes(pickle.dumps(words))  # not pipe.send, which would share the memory of tensors
+    def send(listener_call: ListenerCall | None, answer: Any) -> None:
+        pipe.send_bytes(pickle.dumps((listener_call, answer)))  # not pipe.send, which would share tensors' memory
 
-    def post(letter: Letter) -> None:
+    def post(listener_call: ListenerCall) -> None:
         try:
-            say(letter, None)
-        except OSError:  # nobody listens: the runs end with a checkpoint
+            send(listener_call, None)
+        except OSError:  # the orchestrator's process has ended: the runs end with a checkpoint
             stopping.value = True
 
     answer: Any = (os.getpid(),)
     while True:
         try:
-            say(None, answer)
+            send(None, answer)
             written = pipe.recv_bytes()
-        except (EOFError, OSError):  # nobody listens any more
+        except (EOFError, OSError):  # the pipe was closed
             return
         try:
             task = _read(written)
             answer = do(task, partial(_here, count), made, post, lambda: bool(stopping.value))
         except Unsound as error:
             sys.exit(f"{error}; another process goes on")
-        except Exception as error:  # not of a run: of what surrounds it
+        except Exception as error:  # it came from outside the runs themselves
             answer = portable(error)
 
 
 def _here(count: int, config: Config) -> Config:
-    """On CPU the processes share the cores."""
+    """A config as a process of the pool runs it: on CPU the processes share the cores."""
     if config.run.workers or device_of(config.run).type != "cpu":
         return config
     workers = max((os.cpu_count() or 1) // count, 1)

@@ -1,4 +1,4 @@
-"""Several independent runs, each in a folder of its own, as they end: here, in other processes, or on a cluster."""
+"""`run_together`: several independent runs, each with its own folder, in this process, in others or on a cluster."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from torso.config import Config
 from torso.data import Federation, Shelf
 from torso.parallel import hire
-from torso.parallel.crew import Crew
 from torso.parallel.orchestrator import Orchestrator
 from torso.parallel.packs import After, Ended, PlannedRun, packs, side_by_side
+from torso.parallel.pool import Crew
 from torso.runs.events import Listener, Stop
 from torso.runs.job import data_of
 from torso.runs.run import Stopped
@@ -30,28 +30,35 @@ def run_together(
     crew: Crew | None = None,
     data: Callable[[Config], Federation] | None = None,
 ) -> Generator[Ended, None, None]:
-    """Run them all, and tell of each as it ends: its place in the list, and its result or what went wrong.
+    """Do all runs. Yields each as it ends: its index in the list, and its result or error.
 
-    A folder that holds an unfinished run of its config is resumed. `Stopped` is raised, not told: it ends them all.
+    If a folder holds an unfinished run of its config, that run is resumed. `Stopped` is raised, not yielded, since it
+    ends all runs.
+
     `clients`: how many of a round may stand in one stack; by default 128 on an accelerator, and one run at a time on
-    CPU, where a stack is no faster. `after` is called where a run has ended or stopped, with its config there and its
-    folder. That is in a process of the crew (`torso.parallel.hire.crew`), which stays for the next call; without a crew
-    in this one or, with `run.engine = "ray"`, in one of the cluster for this once. `data` gives the clients of a
-    config where they are not to be read as it says; on a cluster they are sent, those of one seed once."""
+    CPU, where a stack is no faster.
+    `after`: called when a run has ended or stopped, in the process that did it, with the config there and the folder.
+    `crew`: the processes that do the runs (`torso.parallel.hire.crew`); they stay for the next call. Without it, runs
+    take place in this process, or with `run.engine = "ray"` in processes of the cluster that end with this call.
+    `data`: gives the clients of a config, if they are not to be read as the config says. They are sent to a cluster,
+    once for each seed."""
     plans = [PlannedRun(config, out) for config, out in zip(configs, outs, strict=True)]
-    told, ask = listener or Listener(), stop or Stop()
+    listener = listener or Listener()
+    stop = stop or Stop()
     if plans and (crew is not None or plans[0].config.run.engine == "ray"):
-        yield from _in_others(plans, packs(configs, clients), told, ask, after, crew, data)
+        yield from _in_others(plans, packs(configs, clients), listener, stop, after, crew, data)
         return
     made = data or partial(data_of, shelf=Shelf())
     done = 0
     for group in packs(configs, clients):
-        if ask.asked:  # while those before were at their end
+        if stop.asked:  # the stop came after the runs before had passed their last check for it
             raise Stopped(f"stopped with {done} of {len(plans)} runs finished")
         done += len(group)
-        listeners = [told.beside() for _ in group]
-        ends = side_by_side([plans[place] for place in group], listeners, ask, made, after)
-        yield from ((place, end) for place, end in zip(group, ends, strict=True) if not isinstance(end, Stopped))
+        listeners = [listener.beside() for _ in group]
+        ends = side_by_side([plans[place] for place in group], listeners, stop, made, after)
+        for place, end in zip(group, ends, strict=True):
+            if not isinstance(end, Stopped):
+                yield place, end
         for place, end in zip(group, ends, strict=True):
             if isinstance(end, Stopped):
                 end.whose = plans[place].name
@@ -67,15 +74,15 @@ def _in_others(
     crew: Crew | None,
     data: Callable[[Config], Federation] | None,
 ) -> Generator[Ended, None, None]:
-    """The same in other processes: those of the crew, or of a cluster for this once."""
-    with nullcontext(crew) if crew is not None else hire.crew(plans[0].config.run) as those:
-        assert those is not None
-        parcels: dict[int, Any] = {}
+    """`run_together` in other processes: those of `crew`, or processes of a cluster that end with this call."""
+    with nullcontext(crew) if crew is not None else hire.crew(plans[0].config.run) as processes:
+        assert processes is not None
+        parcels: dict[int, Any] = {}  # seed -> its data, as they are sent
 
         def parcel(config: Config) -> Any:
             if data is not None and config.run.seed not in parcels:
-                parcels[config.run.seed] = those.parcel(data(config))
+                parcels[config.run.seed] = processes.parcel(data(config))
             return parcels.get(config.run.seed)
 
-        with closing(Orchestrator(plans, groups, listener, stop, those, parcel=parcel, after=after).go()) as ends:
+        with closing(Orchestrator(plans, groups, listener, stop, processes, parcel=parcel, after=after).go()) as ends:
             yield from ends

@@ -1,4 +1,4 @@
-"""The models of a run that has ended, measured once more: with another fine-tuning, say. Nothing is trained anew."""
+"""Measure the models of a finished run again with other settings, for example another fine-tuning, without training."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from torso.runs.job import simulate
 
 
 def measured_again(result: Result, config: Config) -> dict[str, Accuracy]:
-    """What a run of `config` would have measured, if its rounds are those of `result`: the bits are the same.
+    """What a run of `config` would measure after the rounds of `result`, to the bit.
 
-    Only what is read after the last round may differ: `measure`, `personalize`. The run took place in this process."""
+    `config` may differ from the run's config only in what is read after the last round: `measure` and `personalize`.
+    The run must have taken place in this process."""
     federation, state = result.federation, result.state
     if federation is None or state is None:
-        raise ValueError("a run that took place elsewhere has left no models to measure")
+        raise ValueError("a run that took place in another process has left no models to measure")
     job = simulate(config, federation)
-    stage, reported = job.stage(state.round), state.reported
-    how, features = evaluation_of(job, stage, state), FeaturePlan(job, lambda line: None)
+    stage = job.stage(state.round)
+    reported = state.reported
+    how = evaluation_of(job, stage, state)
+    features = FeaturePlan(job, lambda line: None)
     with engines[config.run.engine](job.net, job.federation, config.run) as engine:
         parts = features.measuring(engine, stage, reported.model, config.measure.names, how)
         return evaluate_in_parts(parts, job.roster, reported, how, job.measured_clients)

@@ -1,8 +1,11 @@
-"""What the server makes of a round's messages as they come: sums in the order of the participants.
+"""Aggregate a round's uploads as they come: weighted sums in the order of the participants.
 
-Each upload is checked before it is used (uploads.py). On CPU one that is not finite is left out where it comes; on a
-device, where reading a truth would mean to wait, it is replaced by zeros, and `close` reads who that was.
-Single uploads are held where somebody looks at all of them: a server rule that `needs_each`, attackers who collude.
+Each upload is checked before it is used (uploads.py). On CPU an upload that is not finite is left out at once. On an
+accelerator, reading a flag would mean to wait for the device: there it is replaced by zeros, and `close` reads whose
+it was. Single uploads are held only if all of them are needed together: by a server rule that `needs_each`, or by
+attackers who collude.
+
+G clients of one message, [*] a tensor's shape, w_k the weight of client k.
 """
 
 from __future__ import annotations
@@ -33,18 +36,20 @@ from torso.server.sums import add_stacked, add_weighted
 
 @dataclass(frozen=True)
 class MeanSent:
-    """What some participants sent, where nobody sees single uploads (secure aggregation)."""
+    """The aggregate of some participants' uploads if single uploads are hidden from the server (secure aggregation)."""
 
     clients: tuple[int, ...]
-    model: Tensors  # [*]: the mean of what travels, weighted
-    change: Tensors  # [*]: the sum of the changes of what their drift corrections remember
+    model: Tensors  # [*]: the weighted mean of what travels
+    change: Tensors  # [*]: the sum of the changes of the drift corrections' memories
     loss: float  # weighted mean
-    statistics: Tensors = field(default_factory=dict)  # [*]: sums and weighted means, as their rules say
+    statistics: Tensors = field(default_factory=dict)  # [*]: sums or weighted means, as each statistic's rule says
 
 
 class Aggregate:
-    """The sums of one round. Weights are applied here, where the sum is made, and by who really came: a participant
-    that is missing does not bias the mean."""
+    """The sums of one round.
+
+    Weights are applied here and not at the clients, and are normalised over the clients that answered. So a missing
+    participant does not bias the mean."""
 
     def __init__(
         self,
@@ -55,60 +60,66 @@ class Aggregate:
         samples: Mapping[int, int] | None = None,
         privacy: Tensors | None = None,
     ) -> None:
-        """`samples`: how many each participant has declared; None: nobody has. `privacy`: what the mechanism of privacy
-        goes on with, where there is one."""
-        self.stage, self.round, self.weights, self.malicious = stage, told.round, weights, malicious
+        """`weights`: w_k of all participants, in their order. `samples`: the number that each participant declared, if
+        any did. `privacy`: the state that the privacy mechanism had after the round before."""
+        self.stage = stage
+        self.round = told.round
+        self.weights = weights
+        self.malicious = malicious
         self.terms = Terms.of(stage, told, samples or {})
         rule, drift = stage.method.server, stage.method.drift
         self.parameters = stage.uploaded
         self.colludes = stage.attack.colludes() and not malicious.isdisjoint(weights)
-        looks_back = rule.uses_squares or (drift.remembers and not drift.sends)
-        self.start = {name: told.model[name] for name in stage.corrected} if looks_back else {}
+        needs_start = rule.uses_squares or (drift.remembers and not drift.sends)
+        self.start = {name: told.model[name] for name in stage.corrected} if needs_start else {}
         self.received = {name: told.model[name] for name in self.parameters} if rule.clip or self.colludes else {}
         self.private = stage.privacy.sum_of(told.model, stage.travels, privacy or {}) if stage.privacy else None
-        self.privacy: Tensors = {}  # what the mechanism of privacy goes on with after the round
+        self.privacy: Tensors = {}  # the state of the privacy mechanism after the round
         self.offers = told.offers
-        self.total: Tensors = {}  # Σ_k w_k · shared part; without the parameters where the rule needs each upload
-        self.each: dict[int, Tensors] = {}  # those, by client
-        self.change: Tensors = {}  # Σ_k of the change of what the drift corrections remember
+        self.total: Tensors = {}  # Σ_k w_k · shared part; without its parameters if the rule needs each upload
+        self.each: dict[int, Tensors] = {}  # client -> these parameters
+        self.change: Tensors = {}  # Σ_k of the changes of the drift corrections' memories
         self.squares = torch.zeros(())  # Σ_k w_k · ‖shared parameters − received‖²
-        self.uploads: dict[int, Tensors] = {}  # of single clients, where the server rule keeps them
+        self.uploads: dict[int, Tensors] = {}  # client -> its upload, if the server rule keeps uploads
         self.gathered = Gathered(stage.declared(), stage.method.statistics, rule)
-        self.left: dict[int, ClientState | Elsewhere] = {}  # what clients go on with, or handles on it
-        self.refused: dict[int, str] = {}  # whose uploads are not used: what is wrong with them
-        self.burst: set[int] = set()  # those of them whose loss is not finite, as far as anybody can tell
-        self._held: list[Sent] = []  # until the attackers know them all
+        self.left: dict[int, ClientState | Elsewhere] = {}  # client -> its new state, or a handle on it
+        self.refused: dict[int, str] = {}  # client whose upload is not used -> what is wrong with it (faults.REFUSED)
+        self.burst: set[int] = set()  # the refused clients whose loss is known not to be finite
+        self._held: list[Sent] = []  # messages that wait until the colluding attackers can see all of them
+        # one entry per message, in the order of the participants; [G] each
         self._clients: list[int] = []
         self._losses: list[Tensor] = []
-        self._fine: list[Tensor] = []
-        self._sound: list[Tensor] = []
+        self._fine: list[Tensor] = []  # whether an upload is finite
+        self._sound: list[Tensor] = []  # whether its numbers are plausible (Terms.sound)
         self._mean: MeanSent | None = None
-        self._asked: Reading | None = None
-        self.as_asked = False  # whether all that was asked for is finite
+        self._asked: Reading | None = None  # losses and flags on their way from the device
+        self.as_asked = False  # whether all of these flags are true
 
     @property
     def holds_uploads(self) -> bool:
-        """Whether single uploads are held until all have come: memory for as many models as there are participants."""
-        kept = self.stage.method.server.keeps_uploads  # that travels on with the sum anyway
-        single = not kept and self.gathered.holds_single
+        """Whether single uploads are held until all have come. That takes memory for as many models as participants."""
+        # uploads that the rule keeps are part of the aggregate anyway, so holding their statistics costs nothing more
+        single = not self.stage.method.server.keeps_uploads and self.gathered.holds_single
         return self.stage.method.server.needs_each or self.colludes or single
 
     @property
     def is_simple(self) -> bool:
-        """Whether nothing but the sums makes the round, so that the server can move before it knows whether all that
-        was sent is finite."""
-        rule, special = self.stage.method.server, self.private or self._mean is not None
+        """Whether the round consists of sums alone.
+
+        Then the server can move before it knows whether all uploads are finite."""
+        rule = self.stage.method.server
+        special = self.private or self._mean is not None
         single = self.holds_uploads or rule.keeps_uploads or self.each or self.refused
         return not special and not single and not self.gathered.declared and bool(self._losses)
 
     def ask(self, more: Tensor) -> None:
-        """Have losses and truths sent to the host, and one truth more; `close` reads them."""
+        """Start to copy losses and flags to the host, with one more flag; `close` reads them."""
         first = self._losses[0]
-        numbers = [torch.cat(self._losses), *(each.to(first) for each in (*self._fine, *self._sound, more.reshape(1)))]
-        self._asked = Reading.of(torch.cat(numbers))
+        flags = [each.to(first) for each in (*self._fine, *self._sound, more.reshape(1))]
+        self._asked = Reading.of(torch.cat([torch.cat(self._losses), *flags]))
 
     def take(self, sent: Sent) -> None:
-        """Add the messages of some participants; nothing is read from the device."""
+        """Add the messages of some participants. Nothing is read from an accelerator."""
         wrong = {client: misfit.kind for client, misfit in self.terms.misfits(sent).items()}
         self.refused |= {**sent.refused, **wrong}
         self.burst |= {client for client, kind in sent.refused.items() if kind == NOT_FINITE}
@@ -120,9 +131,14 @@ class Aggregate:
             self._admit(sent)
 
     def _admit(self, sent: Sent) -> None:
+        """Add the uploads that are finite and plausible."""
         rule = self.stage.method.server
-        rows = fine(sent, self.received if rule.clip else self.start if rule.uses_squares else None)
-        rows = self._count(sent, rows)
+        base = None  # the tensors to which the rule measures the distance of an upload
+        if rule.clip:
+            base = self.received
+        elif rule.uses_squares:
+            base = self.start
+        rows = self._count(sent, fine(sent, base))
         if not free_to_read(rows):
             self._add(sent, rows)
         elif bool(rows.all()):
@@ -131,7 +147,7 @@ class Aggregate:
             self._add(sent.only(_places(rows)))
 
     def _count(self, sent: Sent, rows: Tensor) -> Tensor:
-        """Who came, and of the `rows` [G] that are finite those that count."""
+        """Note who answered. `rows` [G]: whether an upload is finite. Returns [G]: whether it counts."""
         sound = self.terms.sound(sent)
         self._clients += sent.clients
         self._losses.append(sent.loss)
@@ -141,13 +157,15 @@ class Aggregate:
         return rows & sound
 
     def take_mean(self, mean: MeanSent) -> None:
-        """The participants at once, where single uploads are nobody's."""
-        self._mean, self.total, self.change = mean, dict(mean.model), dict(mean.change)
+        """Take the aggregate of all participants at once (secure aggregation)."""
+        self._mean = mean
+        self.total = dict(mean.model)
+        self.change = dict(mean.change)
         self.gathered.combined = dict(mean.statistics)
         self._clients += mean.clients
 
     def _add(self, sent: Sent, rows: Tensor | None = None) -> None:
-        """`rows` [G]: those that count; None: all do."""
+        """Add uploads to the sums. `rows` [G]: whether an upload counts; None: all count."""
         if self.private:
             self.private.add(sent.model, rows)
             return
@@ -172,14 +190,14 @@ class Aggregate:
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """The clients that came and are counted, in the order of the participants."""
+        """The clients whose uploads are counted, in the order of the participants."""
         return tuple(k for k in self._clients if k not in self.refused) if self.refused else tuple(self._clients)
 
     def close(self) -> float:
-        """All have come, or will not: leave out who cannot be counted, and give the mean loss of the others; NaN where
-        there are none.
+        """Finish the sums when no more uploads will come. Returns the mean loss; NaN if no upload counts.
 
-        Losses and truths are read once, when everything has been asked of the device."""
+        Uploads that cannot be counted are left out. Losses and flags are read only now, and in one piece, so that the
+        host waits for the device once."""
         if self._mean is not None:
             return self._mean.loss
         for sent in self._colluded():
@@ -188,34 +206,39 @@ class Aggregate:
         if not losses:
             return math.nan
         loss = float(sum(self.weights[k] * losses[k] for k in self.weights if k in losses))
-        came = 1.0
+        answered = 1.0  # the total weight of those who are counted
         if len(losses) < len(self.weights):
-            came = sum(self.weights[k] for k in losses)  # the mean is over those who answered
-            self.gathered.divide_means(came)
-        if self.gathered.weighed is not None or came != 1.0:
-            share = came if self.gathered.weighed is None else self.gathered.weighed
-            self.total = {n: t / share if t.is_floating_point() else t for n, t in self.total.items()}
-            self.squares = self.squares / share
-        return loss / came
+            answered = sum(self.weights[k] for k in losses)
+            self.gathered.divide_means(answered)
+        if self.gathered.weighed is not None or answered != 1.0:
+            divisor = answered if self.gathered.weighed is None else self.gathered.weighed
+            self.total = {n: t / divisor if t.is_floating_point() else t for n, t in self.total.items()}
+            self.squares = self.squares / divisor
+        return loss / answered
 
     def statistics_of(self) -> RoundStatistics:
-        """The statistics of those who came."""
-        came = sum(self.weights[k] for k in self.clients)
-        weights = {k: self.weights[k] / came for k in self.weights if k in set(self.clients)}
+        """The statistics of the clients that are counted."""
+        clients = set(self.clients)
+        answered = sum(self.weights[k] for k in self.clients)
+        weights = {k: self.weights[k] / answered for k in self.weights if k in clients}
         return self.gathered.came(self.round, weights)
 
     def _leave_out(self) -> dict[int, float]:
-        """The losses of the clients that are counted; of the others nothing is left."""
+        """Drop what was held of clients that cannot be counted. Returns the losses of the others."""
         if not self._losses:
             return {}
         if self._asked is None:
             self.ask(torch.zeros_like(self._fine[0][:1]))
         assert self._asked is not None
-        read, count = self._asked.numbers(), len(self._clients)
-        parts = (read[first : first + count] for first in (0, count, 2 * count))
-        losses, finite, sound = (dict(zip(self._clients, each, strict=True)) for each in parts)
+        read = self._asked.numbers()
+        count = len(self._clients)
+        losses = dict(zip(self._clients, read[:count], strict=True))
+        finite = dict(zip(self._clients, read[count : 2 * count], strict=True))
+        sound = dict(zip(self._clients, read[2 * count : 3 * count], strict=True))
         self.as_asked = all(read[count:])
-        for client in (k for k in self._clients if not (finite[k] and sound[k])):
+        for client in self._clients:
+            if finite[client] and sound[client]:
+                continue
             self.refused[client] = WRONG_NUMBERS if finite[client] else NOT_FINITE
             if not math.isfinite(losses.pop(client)):
                 self.burst.add(client)
@@ -225,8 +248,9 @@ class Aggregate:
         return losses
 
     def shared(self, server: ServerState) -> Tensors:
-        """What stands for the participants' shared part: their mean, or what the server rule makes of the single
-        uploads, which are gone afterwards."""
+        """The aggregated shared part: the participants' mean, or what the server rule makes of the single uploads.
+
+        The single uploads are freed."""
         if self.private:
             mean, self.privacy = self.private.release(self.round)
             return mean
@@ -235,23 +259,24 @@ class Aggregate:
         order = [k for k in self.weights if k in self.each]
         uploads = {name: torch.stack([self.each[k].pop(name) for k in order]) for name in self.parameters}
         self.each = {}
-        came = sum(self.weights[k] for k in order)
-        weights = on_device(next(iter(uploads.values())).device, [self.weights[k] / came for k in order])
+        answered = sum(self.weights[k] for k in order)
+        weights = on_device(next(iter(uploads.values())).device, [self.weights[k] / answered for k in order])
         old = {name: server.model[name] for name in self.parameters}
         return {**self.total, **self.stage.method.server.combine(server.rule, old, uploads, weights)}
 
     def _colluded(self) -> Sequence[Sent]:
-        """The messages as they arrive when the attackers have seen those of all others."""
-        finite, self._held = [self._finite_part(sent) for sent in self._held if sent.clients], []
+        """The held messages, with those of the attackers replaced after they have seen all honest ones."""
+        finite = [self._finite_part(sent) for sent in self._held if sent.clients]
+        self._held = []
         held = [sent for sent in finite if sent.clients]
         hostile = [[g for g, k in enumerate(sent.clients) if k in self.malicious] for sent in held]
         honest = [[g for g, k in enumerate(sent.clients) if k not in self.malicious] for sent in held]
-        if not any(hostile) or not any(honest):  # nobody lies, or nobody is there to lie about
+        if not any(hostile) or not any(honest):  # no attacker, or no honest client whose uploads it could use
             return held
         return colluded(self.stage.attack, held, hostile, honest, self.received, self.gathered.declared)
 
     def _finite_part(self, sent: Sent) -> Sent:
-        """Of messages, those that attackers can compute with; the others are counted as what they are."""
+        """The messages that are finite, with which attackers can compute. The others are noted as not finite."""
         rows = fine(sent)
         if bool(rows.all()):
             return sent
@@ -260,7 +285,7 @@ class Aggregate:
         return sent.only(_places(rows))
 
     def _changes(self, sent: Sent) -> Tensors:
-        """The change of the participants' memories: as they sent it, or as it follows from their models."""
+        """The change of the participants' memories [G, *], as they sent it or as it follows from their models."""
         drift = self.stage.method.drift
         if not drift.remembers or drift.sends:
             return sent.drift
@@ -269,16 +294,17 @@ class Aggregate:
     def _add_squares(self, sent: Sent, weights: Tensor, counted: Tensor | None) -> None:
         if not self.stage.method.server.uses_squares:
             return
+        # on CPU client by client, so that the sum has the same bits whatever the size of the stack
         on_cpu = weights.device.type == "cpu"
-        for rows in range(len(weights)) if on_cpu else [slice(None)]:
-            mine = slice(rows, rows + 1) if isinstance(rows, int) else rows
-            total = torch.zeros_like(weights[mine])
+        groups = [slice(g, g + 1) for g in range(len(weights))] if on_cpu else [slice(None)]
+        for group in groups:
+            total = torch.zeros_like(weights[group])
             for name, start in self.start.items():
-                total += (sent.model[name][mine] - start).reshape(len(total), -1).square().sum(dim=1)
-            total = spared(total, None if counted is None else counted[mine])
-            self.squares = self.squares + (weights[mine] * total).sum()
+                total += (sent.model[name][group] - start).reshape(len(total), -1).square().sum(dim=1)
+            total = spared(total, None if counted is None else counted[group])
+            self.squares = self.squares + (weights[group] * total).sum()
 
 
 def _places(rows: Tensor) -> list[int]:
-    """The places at which truths [G] are true."""
+    """The indices at which flags [G] are true."""
     return [place for place, true in enumerate(rows.tolist()) if true]

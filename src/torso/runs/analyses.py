@@ -1,4 +1,4 @@
-"""What analyses need to know of a run: the federation at some moment, and the visits of a round once more."""
+"""What analyses get of a run: the federation at a given state, and the local training of a round once more."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from torso.runs.telling import tell, visit_of
 
 
 def scene_of(job: Job, state: State, engine: Engine) -> Scene:
+    """The federation at a state, as analyses see it."""
     stage = job.stage(state.round)
     trained = learnable(job.net, sorted(moved_by(stage.plan(stage.first))))
-    how, seed = evaluation_of(job, stage, state), job.config.run.seed
+    how = evaluation_of(job, stage, state)
+    seed = job.config.run.seed
     return Scene(engine, job.roster, job.net, state.reported, how, job.measured_clients, trained, seed)
 
 
 def watch_round(job: Job, engine: Engine, before: State, after: State, played: Round) -> dict[str, Any]:
-    """A look at the participants' models of a round between two states, where somebody asks for that and it is due."""
-    measure, seed = job.config.measure, job.config.run.seed
+    """The analyses of a round's local models, by name. Empty if the config asks for none, or none is due.
+
+    `before` and `after`: the run's state before and after the round."""
+    measure = job.config.measure
+    seed = job.config.run.seed
     names = of_rounds(measure.analyses)
     due = played.round % measure.analyses_every == 0 or played.round == job.rounds
     if not (names and due and played.participants):

@@ -1,4 +1,4 @@
-"""What only the data and the method together can tell is wrong with a request, or worth a word."""
+"""Checks of a request that need the config, the roster and the network together: refusals, and remarks for the user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torso.server.statistics import words
 
 
 def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
-    """What a person may want to know before the first round."""
+    """What the user may want to know before the first round."""
     found = [*roster.remarks]
     if config.method.pretrained and not config.model.weights and not config.model.encoder:
         found.append(
@@ -50,11 +50,12 @@ def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
 
 
 def _about_adapters(net: Network, lora: Lora) -> str:
-    """How much learns, and how clients are computed."""
+    """A remark about the size of the adapters, and about how clients share the computation."""
     sizes = {name: tensor.numel() for name, tensor in net.body.state_dict().items()}
     adapters = [name.removeprefix("body.") for name in net.parts["lora"]]
-    learns, whole = sum(sizes[name] for name in adapters), sum(sizes.values())
-    layers = len(adapters) // 2
+    learns = sum(sizes[name] for name in adapters)
+    whole = sum(sizes.values())
+    layers = len(adapters) // 2  # each layer has a and b
     how = "clients share one forward pass" if net.body.in_line else "clients are computed one after the other"
     return (
         f"model.lora: adapters of rank {lora.rank} on {layers} layer{'s' if layers > 1 else ''}, {learns:,} of the "
@@ -63,19 +64,19 @@ def _about_adapters(net: Network, lora: Lora) -> str:
 
 
 def check_adapters(plan: Sequence[Stage], net: Network, model: Tensors) -> None:
-    """Refuse to train `a` under a `b` that is zero and stays so: the change b·a is zero, and no gradient reaches a."""
+    """Refuse to train `a` if `b` is zero and stays zero: then the update b·a is zero, and no gradient reaches a."""
     moving = frozenset().union(*(stage.moving for stage in plan))
     a, b = net.parts.get("lora.a", ()), net.parts.get("lora.b", ())
     if moving.isdisjoint(a) or not moving.isdisjoint(b) or any(bool(model[name].any()) for name in b):
         return
     raise RequestError(
-        "method.train has lora.a and not lora.b, which is zero at the start: nothing would learn. Train lora, or begin "
-        "with trained adapters (model.lora.weights, or model.weights = a run with adapters)"
+        "method.train has lora.a and not lora.b, which is zero at the start: nothing would learn. Train lora, or start "
+        "from trained adapters (model.lora.weights, or model.weights = a run with adapters)"
     )
 
 
 def _how_it_runs(net: Network) -> str:
-    """How clients share the computation of a body that is not Torso's own."""
+    """How clients share the computation of a body of another library."""
     if not net.stacks:
         return "is computed one client at a time: its BatchNorm layers are not Torso's own and would count padding"
     drops = next((type(m).__name__ for m in net.body.modules() if getattr(m, "p", getattr(m, "drop_prob", 0))), "")
@@ -85,11 +86,13 @@ def _how_it_runs(net: Network) -> str:
 
 
 def check_reach(config: Config, plan: Sequence[Stage], net: Network, input: Input) -> None:
-    """Refuse to train parameters that no loss can depend on; asked of networks that others have made."""
+    """Refuse to train parameters on which no loss can depend. Torso's own bodies have none and are not checked."""
     if net.body.native and not is_foreign(bodies[config.model.body]):
         return
     unused = frozenset(unreached(net, input, learnable(net, net.state_dict())))
-    for stage in plan if unused else ():
+    if not unused:
+        return
+    for stage in plan:
         keys = {"method.train": stage.method.train, "method.personal.phases": stage.method.personal.phases}
         if config.personalize.part != "method":
             keys["method.personal.phases"] = ()
@@ -101,12 +104,13 @@ def check_reach(config: Config, plan: Sequence[Stage], net: Network, input: Inpu
 
 
 def check_answers(config: Config, roster: Roster) -> None:
-    """Refuse faults where clients are real, and to wait for more answers than there are clients in a simulation."""
-    least, there = config.train.min_clients, len(roster.training)
-    if config.run.engine != "flower" and least > max(there, 1):  # a real federation waits for them
+    """Refuse simulated faults in a real federation, and to wait for more answers than a simulation has clients."""
+    least = config.train.min_clients
+    training = len(roster.training)
+    if config.run.engine != "flower" and least > max(training, 1):  # a real federation may get more clients later
         raise RequestError(
-            f"train.min_clients = {least}: so many have to answer in a round, and {there} clients train. "
-            f"Accepted: 1 to {there}"
+            f"train.min_clients = {least}: this number of clients has to answer in a round, and {training} clients "
+            f"train. Accepted: 1 to {training}"
         )
     if config.run.engine == "flower" and config.run.faults != FaultsConfig():
         raise RequestError(
@@ -116,9 +120,9 @@ def check_answers(config: Config, roster: Roster) -> None:
 
 
 def check_time(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
-    """Refuse simulated time where clients are real, and asynchronous rounds together with what needs a whole round."""
-    real, speeds = config.run.engine == "flower", config.run.speeds
-    if real and speeds.simulated:
+    """Refuse simulated time in a real federation, and asynchronous rounds together with what needs a whole round."""
+    real = config.run.engine == "flower"
+    if real and config.run.speeds.simulated:
         raise RequestError(
             "run.speeds is for simulations, and run.engine = 'flower' is a real federation, whose clients take their "
             "own time. Leave run.speeds out"
@@ -126,16 +130,19 @@ def check_time(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
     rule = next((stage.method.server for stage in plan if stage.rounds and stage.method.server.waits_for), None)
     if rule is None:
         return
-    where, there = f"{chosen('method.server', rule)} makes asynchronous rounds", len(roster.training)
+    where = f"{chosen('method.server', rule)} makes asynchronous rounds"
+    training = len(roster.training)
     if real:
         raise RequestError(f"{where}, which run.engine = 'flower' does not have. Expected: another engine or rule")
-    if rule.waits_for > there:
+    if rule.waits_for > training:
         raise RequestError(
-            f"{where}: {rule.waits_for} uploads make a step, each from another client, and {there} clients train. "
-            f"Expected: method.server.buffer of {there} or less"
+            f"{where}: {rule.waits_for} uploads make a step, each from another client, and {training} clients train. "
+            f"Expected: method.server.buffer of {training} or less"
         )
     if config.run.faults != FaultsConfig():
-        raise RequestError(f"{where}, in which run.faults has no meaning: nobody waits. Leave run.faults out")
+        raise RequestError(
+            f"{where}, in which run.faults has no meaning: the server waits for no client. Leave run.faults out"
+        )
     if config.attack.chosen.colludes():
         free = ", ".join(sorted(name for name, kind in attacks.items() if not kind.colludes()))
         raise RequestError(
@@ -149,8 +156,9 @@ def check_time(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
 
 
 def check_secure(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
-    """Refuse secure sums where there is nothing to hide, or where the server needs more than sums."""
-    options, key = config.run.flower.secure, "run.flower.secure.kind = 'secagg+'"
+    """Refuse secure aggregation in a simulation, with too few clients, or if the server needs more than sums."""
+    options = config.run.flower.secure
+    key = "run.flower.secure.kind = 'secagg+'"
     if options.kind == "none":
         return
     if config.run.engine != "flower":
@@ -164,11 +172,12 @@ def check_secure(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
             "other's from their sum. Accepted: train.min_clients = 3 or more"
         )
     for stage in plan:
-        if reason := _needs_single(stage):
+        reason = _needs_single(stage)
+        if reason:
             raise RequestError(f"{key} shows the server sums only, and {reason}. Accepted: plain and weighted means")
-    asked = [len(participants(stage, roster, 0, stage.first)) for stage in plan if stage.rounds]
-    asked += [len(roster.training) for stage in plan if asks_first(stage, roster)]
-    count = max(asked, default=0)
+    summed = [len(participants(stage, roster, 0, stage.first)) for stage in plan if stage.rounds]
+    summed += [len(roster.training) for stage in plan if asks_first(stage, roster)]
+    count = max(summed, default=0)  # clients in the largest sum
     if count << options.bits >= 1 << 32:
         raise RequestError(
             f"run.flower.secure.bits = {options.bits}: a sum of {count} clients does not fit into 32 bits. Accepted: "
@@ -177,8 +186,9 @@ def check_secure(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
 
 
 def _needs_single(stage: Stage) -> str:
-    """What of a method needs single uploads, in words; "": nothing."""
-    method, rule = stage.method, stage.method.server
+    """Why a method needs single uploads (the end of a sentence). Empty if it does not."""
+    method = stage.method
+    rule = method.server
     if rule.needs_each or rule.keeps_uploads:
         return f"{chosen('method.server', rule)} needs single uploads"
     if rule.clip:
@@ -187,18 +197,19 @@ def _needs_single(stage: Stage) -> str:
         return f"{chosen('method.server', rule)} needs the norm of single uploads"
     if method.drift.gathers or method.personal.declares(1):
         return f"method {method.name!r} shows clients the models of others"
-    if single := {name: each for name, each in stage.declared().items() if each.rule == "each"}:
+    single = {name: each for name, each in stage.declared().items() if each.rule == "each"}
+    if single:
         return f"{chosen('method.statistics', method.statistics)} needs what single clients send ({words(single)})"
     return ""
 
 
 def asks_first(stage: Stage, roster: Roster) -> bool:
-    """Whether all clients are asked something before the first round."""
+    """Whether the method's start asks all clients something before the first round."""
     return bool(stage.method.start.declares(stage.net, roster.classes))
 
 
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:
-    """Refuse an attack on what never happens."""
+    """Refuse an attack on uploads if the method has no uploads, or on their mean if it takes none."""
     rounds = [stage for stage in plan if stage.rounds]
     if config.attack.chosen.replaces_uploads() and not any(stage.uploaded or stage.declared() for stage in rounds):
         others = [name for name, kind in attacks.items() if not kind.replaces_uploads()]
@@ -216,11 +227,15 @@ def check_attack(config: Config, plan: Sequence[Stage]) -> None:
 
 
 def check_rule(plan: Sequence[Stage], roster: Roster) -> None:
-    """Refuse a server rule that wants more uploads than a round has."""
-    for stage in (stage for stage in plan if stage.rounds):
-        rule, count = stage.method.server, len(participants(stage, roster, 0, stage.first))
+    """Refuse a server rule that needs more uploads than a round has."""
+    for stage in plan:
+        if not stage.rounds:
+            continue
+        rule = stage.method.server
+        count = len(participants(stage, roster, 0, stage.first))
         if 0 < count < rule.least:
-            key, whole = f"method.server.{rule.least_by}", len(roster.training)
+            key = f"method.server.{rule.least_by}"
+            whole = len(roster.training)
             raise RequestError(
                 f"{key} = {getattr(rule, rule.least_by)} needs {rule.least} participants or more, and a round has "
                 f"{count} (train.fraction = {stage.train.fraction} of {whole} clients). Expected: a larger "
@@ -229,9 +244,10 @@ def check_rule(plan: Sequence[Stage], roster: Roster) -> None:
 
 
 def check_measures(config: Config, roster: Roster) -> None:
-    """Refuse to measure what there is not."""
-    asked = {"names": config.measure.names, "during": config.measure.during}
-    for key, name in ((key, name) for key, names in asked.items() for name in names):
+    """Refuse measures and analyses of something that the run does not have."""
+    asked = [("names", name) for name in config.measure.names]
+    asked += [("during", name) for name in config.measure.during]
+    for key, name in asked:
         if measures[name].of == "newcomers" and not len(roster.newcomers):
             raise RequestError(
                 f"measure.{key} = {name!r} is of clients that never train, and data.new_clients is 0. "
@@ -247,8 +263,8 @@ def check_measures(config: Config, roster: Roster) -> None:
         ):
             raise RequestError(
                 f"measure.{key} = {name!r} mixes two heads by where features lie, and method {config.method.name!r} "
-                "has no two heads, or nobody is told where. Expected: method.head = 'dual' and method.statistics = "
-                "'centre', as method.name = 'fedthe'"
+                "does not have two heads, or sends clients no centre of features. Expected: method.head = 'dual' and "
+                "method.statistics = 'centre', as method.name = 'fedthe' has them"
             )
         if measures[name].images and not isinstance(roster.input, Pixels):
             raise RequestError(
@@ -257,7 +273,7 @@ def check_measures(config: Config, roster: Roster) -> None:
             )
     if config.measure.among == "last-round" and config.privacy.on:
         raise RequestError(
-            "measure.among = 'last-round' tells who took part, which privacy relies on being a secret. Accepted: all"
+            "measure.among = 'last-round' shows who took part, which must stay secret with privacy. Accepted: all"
         )
     _check_test_set(config, roster)
     tuned = config.personalize.part != "method" or config.method.personal.phases
@@ -275,11 +291,11 @@ def check_measures(config: Config, roster: Roster) -> None:
 
 
 POOLED = "generic"
-"""The measure of the whole test set that the clients' test data can stand in for."""
+"""The measure on the whole test set that can be computed from the clients' test data instead."""
 
 
 def _check_test_set(config: Config, roster: Roster) -> None:
-    """Refuse what looks at the whole test set where the server has none."""
+    """Refuse measures and analyses on the whole test set if the server has none."""
     if roster.test_samples:
         return
     of_measures = {name: measure.whole_test and name != POOLED for name, measure in measures.items()}
@@ -289,7 +305,9 @@ def _check_test_set(config: Config, roster: Roster) -> None:
         "measure.analyses": (config.measure.analyses, {n: a.whole_test for n, a in analyses.items()}),
     }
     for key, (names, needs) in asked.items():
-        for name in (name for name in names if needs[name]):
+        for name in names:
+            if not needs[name]:
+                continue
             free = ", ".join(sorted(n for n, needed in needs.items() if not needed))
             raise RequestError(
                 f"{key} = {name!r} is taken on a test set of the server's own, and it has none. Accepted: {free}"

@@ -1,4 +1,4 @@
-"""The messages of attackers who have seen those of all honest participants of a round."""
+"""Colluding attackers: they see the messages of all honest participants of a round before they send their own."""
 
 from __future__ import annotations
 
@@ -23,27 +23,30 @@ def colluded(
     received: Tensors,
     declared: Declared,
 ) -> list[Sent]:
-    """Messages as they arrive. `hostile` and `honest`: the places of both in each; `received`: the parameters that
-    attackers replace, as they were sent. A statistic is lied about as a change from zero, each by itself."""
+    """The messages `held`, with the attackers' rows replaced by false ones.
+
+    `hostile` and `honest`: the rows of both in each message. `received`: the parameters that attackers replace, as the
+    server broadcast them. A statistic is attacked as a change from zero, each statistic separately."""
 
     def of_honest(tensors: Sequence[Tensors], name: str) -> Tensor:
         return torch.cat([each[name][places] for each, places in zip(tensors, honest, strict=True)])
 
-    models, statistics = [sent.model for sent in held], [sent.said for sent in held]
+    models = [sent.model for sent in held]
+    statistics = [sent.said for sent in held]
     attackers = sum(map(len, hostile))
     change = {name: of_honest(models, name) - start for name, start in received.items()}
-    false = {name: received[name] + lie for name, lie in (attack.together(change, attackers) if change else {}).items()}
-    lies = {
-        name: plausible(lie, declared[name].numbers)
-        for name in statistics[0]
-        for lie in attack.together({name: of_honest(statistics, name)}, attackers).values()
-    }
+    false_change = attack.together(change, attackers) if change else {}
+    false_model = {name: received[name] + lie for name, lie in false_change.items()}
+    false_statistics = {}
+    for name in statistics[0]:
+        for lie in attack.together({name: of_honest(statistics, name)}, attackers).values():
+            false_statistics[name] = plausible(lie, declared[name].numbers)
     return [
-        replace(sent, model=_with(sent.model, places, false), said=_with(sent.said, places, lies))
+        replace(sent, model=_with(sent.model, places, false_model), said=_with(sent.said, places, false_statistics))
         for sent, places in zip(held, hostile, strict=True)
     ]
 
 
 def _with(stacked: Tensors, places: list[int], lies: Tensors) -> Tensors:
-    """The tensors, with what liars say at their places."""
+    """The stacked tensors with the rows of the attackers replaced."""
     return {**stacked, **{name: put(stacked[name], places, lie) for name, lie in lies.items()}}

@@ -1,4 +1,4 @@
-"""Where the tensors of a run are."""
+"""Find the device of a run's tensors, and refuse one that cannot be used."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from torso.errors import RequestError
 
 
 def device_of(run: RunConfig) -> torch.device:
-    """Where the run's tensors are. The driver of a cluster, and the server of a federation, only add up: the
-    accelerators are the workers'."""
-    return device_named("cpu" if run.engine in ("ray", "flower") and run.device == "auto" else run.device)
+    """The device of a run's tensors in this process.
+
+    For `run.device = "auto"` the driver of a cluster and the server of a federation use the CPU: they only add up, and
+    the accelerators belong to the workers."""
+    only_adds_up = run.engine in ("ray", "flower")
+    return device_named("cpu" if only_adds_up and run.device == "auto" else run.device)
 
 
 def device_named(name: str) -> torch.device:
+    """The device of a name as in `run.device`. Raises RequestError if it cannot be used on this machine."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -23,8 +27,9 @@ def device_named(name: str) -> torch.device:
             raise RuntimeError("it holds no data")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason, there = str(error).splitlines()[0].rstrip("."), torch.cuda.device_count()
-        usable = ["auto", "cpu", *(["cuda"] if there else []), *(f"cuda:{number}" for number in range(there))]
+        reason = str(error).splitlines()[0].rstrip(".")
+        count = torch.cuda.device_count()
+        usable = ["auto", "cpu", *(["cuda"] if count else []), *(f"cuda:{number}" for number in range(count))]
         raise RequestError(
             f"run.device = {name!r} cannot be used here: {reason}. Accepted: {', '.join(usable)}"
         ) from None

@@ -1,4 +1,4 @@
-"""`model.encoder`: samples become features once, before the run, under a body that never learns."""
+"""`model.encoder`: a frozen network that turns all samples into features once, before the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torso.runs.devices import device_of
 
 
 def wanted(config: Config) -> Wants:
-    """What the networks of a run expect of samples: the body, or the encoder before it."""
+    """What samples must look like for a run's network: for its encoder if it has one, else for its body."""
     model = config.model
     if not model.encoder:
         return nets.wants_of(model.body, model.weights)
@@ -38,18 +38,20 @@ def wanted(config: Config) -> Wants:
 
 @dataclass(frozen=True)
 class FrozenEncoder:
-    """An encoder by its names; its network is made when somebody has samples. `weights` "": drawn from `seed`."""
+    """An encoder by its name and weights. Its network is built when it is first needed for a kind of input."""
 
     name: str
-    weights: str
+    weights: str  # "": drawn from `seed`
     seed: int
-    run: RunConfig = field(compare=False, repr=False)  # where features are computed and kept
+    run: RunConfig = field(compare=False, repr=False)  # says where features are computed and cached
     _made: dict[Input, Encoder] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __reduce__(self) -> Any:
-        return FrozenEncoder, (self.name, self.weights, self.seed, self.run)  # who gets it reads the weights itself
+        # without the network: a process that unpickles it reads the weights itself
+        return FrozenEncoder, (self.name, self.weights, self.seed, self.run)
 
     def encoder_of(self, kind: Input) -> Encoder:
+        """The encoder's network for a kind of input. The latest one is kept."""
         if kind not in self._made:
             self._made.clear()
             with spoken_of_encoder():
@@ -57,9 +59,12 @@ class FrozenEncoder:
         return self._made[kind]
 
     def encoded(self, dataset: Dataset) -> Dataset:
-        """The data set with features, float32 [n, d], in place of samples: each is computed once, and kept in a file
-        that later runs find unless `run.features` is "device" or "off"."""
-        dataset = replace(dataset, input=dataset.kind.fitted([dataset.train.samples]))  # numbers need their constants
+        """The data set with features, float32 [n, d], in place of samples.
+
+        Each feature is computed once. It is cached in a file for later runs, unless `run.features` is "device" or
+        "off"."""
+        # an input of plain numbers is normalised by constants of its training samples
+        dataset = replace(dataset, input=dataset.kind.fitted([dataset.train.samples]))
         encoder = self.encoder_of(dataset.kind)
         notes: list[str] = []
         found = self._features(encoder, dataset, notes)
@@ -70,8 +75,8 @@ class FrozenEncoder:
             weights=self.weights,
             digest=encoder.digest,
         )
-        parts = zip((dataset.train, dataset.test), (found.train, found.test), strict=True)
-        train, test = (self._part(part, features) for part, features in parts)
+        train = self._part(dataset.train, found.train)
+        test = self._part(dataset.test, found.test)
         count = len(train) + len(test)
         said = (
             f"model.encoder = {self.name!r} (weights {self.weights or 'random'}) is frozen: {count:,} samples are "
@@ -95,6 +100,7 @@ class FrozenEncoder:
         return found
 
     def _where(self, notes: list[str]) -> Where:
+        """Where features are kept. Adds a note if the cache folder cannot be written."""
         if self.run.features in ("device", "off"):
             return "device"
         try:
@@ -113,7 +119,7 @@ class FrozenEncoder:
 
 
 def check_given(config: ModelConfig, federation: Federation) -> None:
-    """Refuse data that are loaded already where the encoder is not the one that has made them."""
+    """Refuse a federation that was not made with the config's encoder."""
     made_by = federation.input.encoder if isinstance(federation.input, Encoded) else ""
     if made_by != config.encoder:
         raise RequestError(
@@ -126,7 +132,8 @@ def _of_nobody(dataset: Dataset, device: torch.device) -> Federation:
     """All samples of a data set, as a federation of one client."""
 
     def split(part: Labelled) -> Split:
-        samples, labels = (torch.from_numpy(array).to(device) for array in (part.samples, part.labels))
+        samples = torch.from_numpy(part.samples).to(device)
+        labels = torch.from_numpy(part.labels).to(device)
         return Split(samples, labels, torch.arange(len(labels), device=device), np.array([0, len(labels)]))
 
     nothing = torch.zeros(0, dtype=torch.int64, device=device)

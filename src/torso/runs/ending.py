@@ -1,4 +1,4 @@
-"""How a run ends before its time: where it stands then, what is kept of it, and how to go on."""
+"""Messages for a run that ends early: where it stands, what is kept of it, and how to continue."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torso.results.folder import RunFolder
 
 
 class Stopped(TorsoError):
-    """Somebody asked the run to stop; it can be resumed where it has a folder. `whose`: which of several it was."""
+    """The user has stopped the run. It can be resumed if it has a folder."""
 
     exit_status = 130
-    whose = ""
+    whose = ""  # the name of the run, if there were several
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What is said of a run of so many rounds when it ends early; `command` is what resumes such a run."""
+    """Writes the last checkpoint of a run that ends early, and the messages about it."""
 
     folder: RunFolder | None
     rounds: int
-    command: str
+    command: str  # the command that resumes the run, without its arguments
 
     def stopped(self, state: State, opened: bool) -> str:
-        """Save a run that ends between two rounds or measures, if it has a folder, and say where it stands.
+        """Save a run that ends between two rounds or measures, if it has a folder. Returns where it stands.
 
-        `opened`: whether the state is past what comes before the first round."""
+        `opened`: whether the start of the method, which comes before the first round, is done."""
         measuring = ", before all was measured" if state.round == self.rounds else ""
         where = f"{self._after(state)}{measuring}"
         if self.folder is None:
@@ -39,12 +39,12 @@ class Ending:
             if opened or state.round:
                 self.folder.save(state)
                 left = ", with a checkpoint"
-        except PlaceLost:  # what clients held
+        except PlaceLost:  # the clients' states were on a machine that is lost
             left = "; what came after the last checkpoint is lost"
         return f"{where}{left}. Continue with: {self._again(self.folder)}"
 
     def unwritable(self, state: State) -> str:
-        """What is said of a run whose folder cannot be written any more."""
+        """The message if the run's folder cannot be written any more."""
         if self.folder is None:
             return self._after(state)
         kept = rounds_of(self.folder.path / "checkpoints")
@@ -52,7 +52,7 @@ class Ending:
         return f"{newest}. Make room, then continue with: {self._again(self.folder)}"
 
     def at_once(self) -> str:
-        """What is said of a run whose process is ended from outside."""
+        """The message if the process is ended from outside."""
         if self.folder is None:
             return "Without a folder there is nothing to resume"
         return f"Checkpoints are kept. Continue with: {self._again(self.folder)}"
@@ -61,5 +61,6 @@ class Ending:
         return f"stopped after round {state.round} of {self.rounds}"
 
     def _again(self, folder: RunFolder) -> str:
-        config, out = (shlex.quote(str(path)) for path in (folder.path / "config.toml", folder.path))
+        config = shlex.quote(str(folder.path / "config.toml"))
+        out = shlex.quote(str(folder.path))
         return f"{self.command} {config} --out {out} --resume"

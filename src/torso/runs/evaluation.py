@@ -1,4 +1,4 @@
-"""What measures need to know of a run: how clients would be fine-tuned, visited once more, or trained alone."""
+"""What measures need of a run: how clients are fine-tuned, visited once more, or trained without a server."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ from torso.server.state import ServerState
 
 
 def evaluation_of(job: Job, stage: Stage, state: State, told: Told | None = None) -> Evaluation:
-    """Fine-tuning: the run's momentum, its batch size unless told, no weight decay, a fresh optimiser (spec 9.2).
+    """How the models of a run's state are evaluated.
 
-    `told`: what a client was told for one more visit, where the server's state is not here."""
-    config, personal = job.config, stage.method.personal
+    Fine-tuning uses the run's momentum, the run's batch size unless the config sets another, no weight decay, and a
+    new optimiser (spec 9.2). `told`: the message for one more visit, if the server's state is not in this process."""
+    config = job.config
+    personal = stage.method.personal
     part = config.personalize.part
     phases = personal.phases if part == "method" else (Phase(part),)
     rates = {"personalize": config.personalize.lr, "first": stage.lr, "last": stage.rate(stage.last)}
@@ -63,7 +65,7 @@ def evaluation_of(job: Job, stage: Stage, state: State, told: Told | None = None
         arrival=own_head_learns(
             local_phases(job.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)), job.net
         ),
-        # who comes later trains as the others do for their own model: fine-tuning (spec 6.6), or a visit (spec 9.7)
+        # a newcomer trains as other clients do for their own model: by fine-tuning (spec 6.6) or by a visit (spec 9.7)
         arrival_settings=for_itself if phases or hears(objective) else replace(settings, objective=objective),
         bins=config.measure.bins,
         shift=config.measure.shift,
@@ -74,7 +76,7 @@ def evaluation_of(job: Job, stage: Stage, state: State, told: Told | None = None
 
 @dataclass(frozen=True)
 class Again:
-    """A visit once more, of which nothing is uploaded."""
+    """A round's local training once more, without an upload."""
 
     visit: Visit
 
@@ -96,7 +98,7 @@ class Again:
 
 @dataclass(frozen=True)
 class LastVisit:
-    """The last round's visit once more, of everybody who is measured (spec 9.4); made when somebody asks for it."""
+    """The last round's local training once more, of all measured clients (spec 9.4). It is built on first use."""
 
     job: Job
     stage: Stage
@@ -122,9 +124,10 @@ class LastVisit:
     def told(self) -> Told:
         if self.heard is not None:
             return self.heard
-        job, server = self.job, self.state.server
-        number, seed = max(server.round, 1), job.config.run.seed
-        return tell(self.stage, server, job.roster, job.measured_clients, number, seed)
+        job = self.job
+        server = self.state.server
+        number = max(server.round, 1)
+        return tell(self.stage, server, job.roster, job.measured_clients, number, job.config.run.seed)
 
     @cached_property
     def again(self) -> Again:
@@ -134,12 +137,12 @@ class LastVisit:
 
 @dataclass(frozen=True)
 class Own:
-    """What fine-tuning begins with, of G clients that hold some models."""
+    """A function that gives the models [G, *] with which the fine-tuning of G clients begins."""
 
     personal: Personal
     travels: frozenset[str]
     server: ServerState
-    usual: OneMoreVisit
+    usual: OneMoreVisit  # used if a call gives no other visit
 
     def __call__(
         self,
@@ -168,14 +171,14 @@ class Own:
         return replace(self, usual=self.usual.for_clients(clients))
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:
-        """A model that is not simply held may come from one more visit."""
+        """Whether a client gets the same bits in a stack as alone. `begin` of a method may need one more visit."""
         if type(self.personal).begin is Personal.begin:
             return True
         return not is_foreign(self.personal) and self.usual.keeps_bits(sizes)
 
 
 def _trained_alone(job: Job, workspace: Workspace, clients: Sequence[int]) -> Tensors:
-    """The run as it would have been without a server: what the method `local-only` does (spec 5.1)."""
+    """The models [G, *] that clients train without a server, as the method `local-only` does (spec 5.1)."""
     tensors = workspace.models(job.model, clients, kept=False)
     for task in _tasks_alone(job, workspace, clients):
         tensors = learn(task, tensors).tensors
@@ -183,7 +186,7 @@ def _trained_alone(job: Job, workspace: Workspace, clients: Sequence[int]) -> Te
 
 
 def _alone_by_epoch(job: Job, workspace: Workspace, clients: Sequence[int]) -> Iterator[Tensors]:
-    """The models trained alone, after each epoch of each round."""
+    """The models [G, *] trained without a server, after each epoch of each round."""
     tensors = workspace.models(job.model, clients, kept=False)
     for task in _tasks_alone(job, workspace, clients):
         for learned in learn_by_epoch(task, tensors):
@@ -193,8 +196,9 @@ def _alone_by_epoch(job: Job, workspace: Workspace, clients: Sequence[int]) -> I
 
 
 def _tasks_alone(job: Job, workspace: Workspace, clients: Sequence[int]) -> Iterator[LocalTask]:
-    """Round by round with the run's rates and batches; the optimiser is new in each (spec 1.2)."""
-    train, deck = job.config.train, workspace.train_deck(clients)
+    """One task per round, with the run's learning rates and batches. The optimiser is new in each (spec 1.2)."""
+    train = job.config.train
+    deck = workspace.train_deck(clients)
     settings = LocalSettings(train.batch_size, train.momentum, train.weight_decay)
     for stage in job.plan:
         for number in range(stage.first, stage.last + 1):

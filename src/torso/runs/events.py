@@ -1,4 +1,4 @@
-"""What a run tells those who watch it: progress bars, plain lines, loggers."""
+"""Listeners, which follow a run (progress bars, plain lines, loggers), and `Stop`, which asks a run to end."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torso.runs.rounds import Round
 
 @dataclass(frozen=True)
 class Begin:
-    """`done` rounds of `rounds` come from a checkpoint."""
+    """What a listener is told when a run begins."""
 
     method: str
     seed: int
     clients: int
     rounds: int
-    done: int = 0
+    done: int = 0  # rounds that come from a checkpoint
     folder: Path | None = None
-    note: str = ""
+    note: str = ""  # where a resumed run continues
 
 
 class Listener:
@@ -41,25 +41,27 @@ class Listener:
         """The request is checked, and the first round comes next."""
 
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
-        """A round has ended: `round.round` is its number, `round.loss` the mean training loss, `round.participants` who
-        took part. `accuracy` has what was measured after it (`measure.every`), and is empty in most rounds."""
+        """A round has ended: `round.round` is its number, `round.loss` the mean training loss, `round.participants` the
+        clients that took part. `accuracy` has what was measured after it (`measure.every`); it is empty in most
+        rounds."""
 
     def note(self, text: str) -> None:
-        """Something that a person may want to know and that changes no result: a worker was replaced."""
+        """Something that the user may want to know and that changes no result, for example that a worker was
+        replaced."""
 
     def measuring(self, clients: int) -> None:
-        """Training is over; so many clients are measured next."""
+        """Training is over, and the given number of clients is measured next."""
 
     def end(self, result: Result) -> None:
-        """The run has ended, well or not: `result.status`."""
+        """The run has ended. `result.status` says whether it succeeded."""
 
     def beside(self) -> Listener:
-        """Who hears of one of several runs that go on at the same time; in the same display, where there is one."""
+        """A listener for one of several runs that take place at the same time. It shares this one's display, if any."""
         return self
 
 
 class Through(Listener):
-    """Passes everything on to another listener; the base of those that do something beside."""
+    """A listener that passes everything on to another one. Derive from it to do something in addition."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
@@ -81,9 +83,9 @@ class Through(Listener):
 
 
 class Stop:
-    """Set by whoever wants the run to end after the current round, with a checkpoint.
+    """A switch that asks a run to end after the current round, with a checkpoint.
 
-    `when` says in words when a run that is asked now would end; the run itself keeps it right."""
+    `when`: a text that says when a run that is asked now would end. The run keeps it up to date."""
 
     ROUND = "after this round (Ctrl-C again: at once, without a checkpoint)"
     MEASURE = "after this measure (Ctrl-C again: at once; there is a checkpoint of the last round)"

@@ -1,4 +1,4 @@
-"""What a start asks of the clients before a method's first round (`methods/starts.py`), and what that costs."""
+"""What a method's start asks of the clients before the first round (`methods/starts.py`), and what that costs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torso.server.sums import add_stacked
 
 @dataclass(frozen=True)
 class ClassSums:
-    """Work: features of each client, summed by class [G, C, d], and how many there are [G, C]."""
+    """Work that sums the features of each client by class [G, C, d], and counts the samples of each class [G, C]."""
 
     model: Tensors
     batch_size: int
@@ -39,14 +39,14 @@ class ClassSums:
 
 
 def class_sums_of(model: Tensors, batch_size: int, seed: int) -> ClassSums:
-    """The question that asks for class sums, the same wherever it is asked."""
+    """The question for class sums, with the same randomness on the server and on a client."""
     return ClassSums(model, batch_size, Shuffle(seed, "templates", 0))
 
 
 class ClientExchange:
-    """An `Exchange` with the training clients of a federation, through an engine; `cost` grows with every question.
+    """An `Exchange` with the training clients of a federation, through an engine. Every question adds to `cost`.
 
-    `first`: the round that comes next. Under `privacy`, what clients answer reaches the start as noised sums alone."""
+    `first`: the number of the round that comes next. With `privacy`, the start gets only noised sums of the answers."""
 
     def __init__(
         self,
@@ -59,12 +59,19 @@ class ClientExchange:
         privacy: Privacy | None = None,
         first: int = 1,
     ) -> None:
-        self.net, self.model, self.roster, self.engine = net, model, roster, engine
-        self.batch_size, self.seed, self.privacy, self.first = batch_size, seed, privacy, first
+        self.net = net
+        self.model = model
+        self.roster = roster
+        self.engine = engine
+        self.batch_size = batch_size
+        self.seed = seed
+        self.privacy = privacy
+        self.first = first
         self.clients: list[int] = roster.training.tolist()
         self.cost = Cost()
 
     def ask(self, question: Question, passes: int = 0) -> Tensors:
+        """The sums of all clients' answers. `passes`: forward passes per sample that the question costs."""
         sums: Tensors = {}
         for part in self.engine.map(question, self.clients):
             add_stacked(sums, part)
@@ -86,8 +93,9 @@ class ClientExchange:
         return sums["total"], sums["count"]
 
     def _noised(self, question: Question) -> tuple[Tensor, Tensor]:
-        """Every client's sums, scaled to length one as one vector, summed and noised. Counts are not used: every class
-        counts as there."""
+        """The noised sum of all clients' class sums, each scaled to length one as one vector.
+
+        The counts are not used, since they would cost privacy: they are returned as ones."""
         parts = (part["total"] for part in self.engine.map(question, self.clients))
         assert self.privacy is not None
         total = noised_directions(self.privacy.mechanism, parts, str(self.first))
@@ -113,11 +121,14 @@ def opened(
 
 
 def misfit(found: Tensors, model: Tensors) -> str:
-    """What a model has no place for, in words, or nothing."""
+    """Why tensors do not fit a model (the end of a sentence). Empty if they fit."""
     for name, tensor in found.items():
         if name not in model:
             return f"{name}, which the network does not have. It has: {', '.join(model)}"
         if (tensor.shape, tensor.dtype) != (model[name].shape, model[name].dtype):
-            theirs, ours = (f"{t.dtype} {list(t.shape)}" for t in (tensor, model[name]))
-            return f"{name} to {theirs}. Expected: {ours}"
+            return f"{name} to {_words(tensor)}. Expected: {_words(model[name])}"
     return ""
+
+
+def _words(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)}"

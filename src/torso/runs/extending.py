@@ -1,4 +1,4 @@
-"""A finished run goes on for more rounds."""
+"""Continue a finished run for more rounds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from torso.runs.stages import stages
 
 
 def extend(folder: RunFolder, job: Job) -> str:
-    """Open the folder of a finished run for more rounds; a note of it. Refused where rounds so far cannot be kept."""
-    done, rounds = folder.extends, job.config.train.rounds
+    """Reopen the folder of a finished run for more rounds. Returns a note for the user.
+
+    Raises RequestError if the rounds so far cannot be kept."""
+    done = folder.extends
+    rounds = job.config.train.rounds
     if len(job.plan) > 1:
         raise RequestError(
             f"train.rounds = {rounds}: method {job.config.method.name!r} has {len(job.plan)} stages, and the finished "
@@ -30,6 +33,7 @@ def extend(folder: RunFolder, job: Job) -> str:
         )
     folder.extend()
     note = f"the finished run of {done} rounds goes on to round {rounds}"
+    # the rate of a round may depend on the number of rounds: then the result is not that of one longer run
     if _rates(job.config, job, done) != _rates(job.config.but(f"train.rounds={done}"), job, done):
         note += (
             f"; train.schedule = {job.config.train.schedule!r} goes by the number of rounds, so the first {done} had "

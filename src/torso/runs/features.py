@@ -1,7 +1,7 @@
-"""When a run works on features: for as long as nobody moves the body.
+"""Decide which work of a run is done on precomputed features: all work during which the body does not change.
 
-A stage that trains the head alone plays its rounds on features. What is asked before the first round (FedNCM's class
-means) and what is measured look at samples without augmentation, so both do so too, for one body at a time.
+A stage that trains only the head plays its rounds on features. The questions before the first round (FedNCM's class
+means) and the measures use samples without augmentation, so they work on features too, of one body at a time.
 """
 
 from __future__ import annotations
@@ -22,23 +22,17 @@ from torso.registry import is_foreign
 from torso.runs.job import Job, Simulation
 from torso.runs.stage import Stage
 
-_ON_TRAIN = (
-    "without_head",
-    "neighbours",
-    "test_time",
-    "test_time_shifted",
-)  # look at training samples too, and train nothing
+_ON_TRAIN = ("without_head", "neighbours", "test_time", "test_time_shifted")  # measures that also use training samples
 
 
 def fixes_body(stage: Stage) -> bool:
-    """Whether nobody moves a tensor of the body in this stage."""
-    return not _of_body(stage.moving) and not any(
-        map(is_foreign, (stage.method.step, stage.method.personal, stage.method.statistics, stage.attack))
-    )
+    """Whether no tensor of the body changes in this stage. A part of the user's may change any tensor."""
+    parts = (stage.method.step, stage.method.personal, stage.method.statistics, stage.attack)
+    return not _of_body(stage.moving) and not any(map(is_foreign, parts))
 
 
 def remark(job: Job) -> tuple[str, ...]:
-    """A word where augmentation keeps a fixed body from being asked once."""
+    """A remark if only augmentation prevents that the features of a fixed body are computed once."""
     looks = sum(_looks(stage) for stage in job.plan if fixes_body(stage))
     if not isinstance(job, Simulation) or job.config.run.features == "off" or not _augments(job) or looks < 2:
         return ()
@@ -50,17 +44,21 @@ def remark(job: Job) -> tuple[str, ...]:
 
 
 class FeaturePlan:
-    """The engine of a run for each of its pieces of work: on features where that is the same, on samples elsewhere."""
+    """Chooses the engine for each piece of work: on features if that gives the same result, else on samples."""
 
     def __init__(self, job: Job, note: Callable[[str], None]) -> None:
-        self.job, self._kept, self._augments = job, None, _augments(job)
+        self.job = job
+        self._kept: KeptFeatures | None = None
+        self._augments = _augments(job)
         where = job.config.run.features
         if isinstance(job, Simulation) and where != "off" and not goes_by_batch(job.net):
             self._kept = KeptFeatures(job.net, job.federation, where, note)
 
     def opening(self, engine: Engine, stage: Stage, model: Tensors) -> Engine:
-        """The engine for what a start asks of the clients before the first round."""
-        return engine if is_foreign(stage.method.start) else self._on_features(engine, model, ["train"])
+        """The engine for the questions of a start before the first round."""
+        if is_foreign(stage.method.start):
+            return engine
+        return self._on_features(engine, model, ["train"])
 
     def rounds(self, engine: Engine, stage: Stage, model: Tensors) -> Engine:
         """The engine for the rounds of a stage."""
@@ -71,13 +69,15 @@ class FeaturePlan:
     def measuring(
         self, engine: Engine, stage: Stage, model: Tensors, names: Sequence[str], how: Evaluation
     ) -> list[tuple[Engine, tuple[str, ...]]]:
-        """Engines, and the measures that each of them takes."""
+        """Engines, each with the measures that it takes."""
         chosen = tuple(name for name in names if self._can_measure(stage, name, how))
         if self._kept is None or not chosen or not (fixes_body(stage) or self._gains(chosen, how)):
             return [(engine, tuple(names))]
+        parts = [(self._on_features(engine, model, self._splits(stage, chosen, how)), chosen)]
         rest = tuple(name for name in names if name not in chosen)
-        splits = self._splits(stage, chosen, how)
-        return [(self._on_features(engine, model, splits), chosen), *([(engine, rest)] if rest else [])]
+        if rest:
+            parts.append((engine, rest))
+        return parts
 
     def _on_features(self, engine: Engine, model: Tensors, splits: Sequence[SplitName]) -> Engine:
         if self._kept is None:
@@ -85,7 +85,7 @@ class FeaturePlan:
         return FeatureEngine(engine, partial(self._kept.of, engine, model, splits))
 
     def _can_measure(self, stage: Stage, name: str, how: Evaluation) -> bool:
-        """Whether all clients have the same body for a measure, and nothing trains or changes it on the way."""
+        """Whether all clients have the same body in a measure, and nothing trains or changes that body."""
         found, personal = measures[name], stage.method.personal
         if found.trains_body or found.marked or found.images or is_foreign(found.take) or _of_body(stage.keeps):
             return False
@@ -100,6 +100,7 @@ class FeaturePlan:
         return type(personal) in (Personal, FineTune) or (fixes_body(stage) and not self._augments)
 
     def _splits(self, stage: Stage, names: Iterable[str], how: Evaluation) -> list[SplitName]:
+        """The splits whose features some measures need."""
         trained = _trained_epochs(how) or type(stage.method.personal) not in (Personal, FineTune)
         on_train = any(
             name in _ON_TRAIN or measures[name].of == "local" or (measures[name].of == "own" and trained)
@@ -108,9 +109,10 @@ class FeaturePlan:
         return ["train", "test"] if on_train else ["test"]
 
     def _gains(self, names: Sequence[str], how: Evaluation) -> bool:
-        """Whether the measures would look at more samples than there are, counting those of the measured clients."""
+        """Whether the measures would pass more samples through the body than computing all features does."""
         assert isinstance(self.job, Simulation)
-        data, epochs = self.job.federation, _trained_epochs(how)
+        data = self.job.federation
+        epochs = _trained_epochs(how)
         share = len(self.job.measured_clients) / max(len(self.job.roster.training), 1)
         owns = any(measures[name].of == "own" for name in names)
         on_train = sum(name in _ON_TRAIN for name in names) + epochs * owns
@@ -132,12 +134,12 @@ def _epochs(how: Evaluation) -> set[int]:
 
 
 def _trained_epochs(how: Evaluation) -> int:
-    """Epochs of fine-tuning that are trained to measure own models."""
+    """The number of epochs of fine-tuning that the measures of own models need."""
     return max(sum(phase.epochs for phase in how.finetune(epochs)) for epochs in _epochs(how))
 
 
 def _looks(stage: Stage) -> float:
-    """How often a stage's rounds look at a training sample, on average."""
+    """How often a stage's rounds use a training sample, on average."""
     fraction = stage.train.fraction if stage.meets else 1.0
     local_phases = stage.plan(stage.first) if stage.rounds else ()
     return stage.rounds * fraction * math.fsum(phase.epochs for phase in local_phases)

@@ -1,4 +1,4 @@
-"""What the participants of a round send beside their models, each statistic combined as its rule says."""
+"""Aggregate the statistics that the participants of a round send in addition to their models."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from torso.server import ServerRule, Statistics
 from torso.server.statistics import Declared, RoundStatistics
 from torso.server.sums import add_stacked, add_weighted
 
-_LEAST = 1e-12  # what a model weighs at least, where a statistic weighs it: if all are 0, all weigh the same
+# the least weight of a model if a statistic gives the weights, so that all models weigh the same if all weights are 0
+_LEAST = 1e-12
 
 
 class Gathered:
-    """The statistics of one round, as they come."""
+    """The aggregate of one round's statistics. Each statistic is combined as its rule says: "sum", "mean" or "each"."""
 
     def __init__(self, declared: Declared, statistics: Statistics, rule: ServerRule) -> None:
-        self.declared, self._weighs, self._rule = declared, statistics.weighs, rule
-        self.combined: Tensors = {}  # sums and weighted means, as their rules say
-        self.single: dict[int, Tensors] = {}  # by client, where their rule says so
-        self.each: dict[int, Tensors] = {}  # all of them by client, where the server rule looks at single uploads
-        self.weighed: Tensor | None = None  # Σ_k of the statistic by which models are weighed, where one is
+        self.declared = declared
+        self._weighs = statistics.weighs
+        self._rule = rule
+        self.combined: Tensors = {}  # name -> sum or weighted mean
+        self.single: dict[int, Tensors] = {}  # client -> its statistics with the rule "each"
+        self.each: dict[int, Tensors] = {}  # client -> its other statistics, if the server rule needs single uploads
+        self.weighed: Tensor | None = None  # Σ_k of the statistic that gives the models' weights, if there is one
 
     @property
     def holds_single(self) -> bool:
-        """Whether those of single clients are held by their own rule."""
+        """Whether a statistic has the rule "each", so that those of single clients are held."""
         return any(each.rule == "each" for each in self.declared.values())
 
     def add(self, sent: Sent, weights: Tensor, rows: Tensor | None) -> None:
-        """`rows` [G]: the clients that count; None: all do."""
+        """Add the statistics of G clients. `rows` [G]: whether a client counts; None: all count."""
         for name, tensor in sent.said.items():
             rule = self.declared[name].rule
             if rule == "each" or self._rule.needs_each:
@@ -47,8 +50,9 @@ class Gathered:
                 add_weighted(self.combined, {name: tensor}, weights, rows)
 
     def weights_of(self, sent: Sent, weights: Tensor, rows: Tensor | None) -> Tensor:
-        """By what the models count: their shares, or a statistic that they have sent."""
-        if not (name := self._weighs):
+        """The weights [G] of the clients' models: `weights`, or a statistic that they have sent."""
+        name = self._weighs
+        if not name:
             return weights
         mine = spared(sent.said[name].reshape(-1).clamp(min=_LEAST), rows)
         total: Tensors = {} if self.weighed is None else {name: self.weighed}
@@ -56,21 +60,23 @@ class Gathered:
         self.weighed = total[name]
         return mine
 
-    def divide_means(self, came: float) -> None:
-        """Means are over those who came, whose weights add up to `came`."""
+    def divide_means(self, answered: float) -> None:
+        """Make means over the clients that answered. `answered`: the sum of their weights."""
         means = [name for name in self.combined if self.declared[name].rule == "mean"]
-        self.combined |= {name: self.combined[name] / came for name in means}
+        self.combined |= {name: self.combined[name] / answered for name in means}
 
     def leave_out(self, client: int) -> None:
-        for held in (self.single, self.each):
-            held.pop(client, None)
+        """Drop what is held of a client whose upload is not used."""
+        self.single.pop(client, None)
+        self.each.pop(client, None)
 
     def came(self, round: int, weights: Mapping[int, float]) -> RoundStatistics:
-        """What the server makes new statistics of; `weights`: those of the clients that are counted."""
-        return RoundStatistics(round, dict(weights), self._robust(weights) if self.each else self.combined, self.single)
+        """The round's statistics. `weights`: of the clients that are counted, in the order of the participants."""
+        combined = self._robust(weights) if self.each else self.combined
+        return RoundStatistics(round, dict(weights), combined, self.single)
 
     def _robust(self, weights: Mapping[int, float]) -> Tensors:
-        """What the server rule gives in place of means; of sums, as many times that as clients came."""
+        """The result of the server rule in place of each mean. A sum is that result times the number of clients."""
         found: Tensors = {}
         for name, declared in self.declared.items():
             stacked = torch.stack([self.each[k][name] for k in weights])
@@ -81,5 +87,5 @@ class Gathered:
 
 
 def row_of(stacked: Tensors, place: int) -> Tensors:
-    """One client's tensors, in memory of their own where they stand among others'."""
+    """One client's tensors of a stack. They are copied unless it is alone, so that they do not keep the stack alive."""
     return {n: t[0] if len(t) == 1 and not t._is_view() else t[place].clone() for n, t in stacked.items()}

@@ -1,4 +1,4 @@
-"""A round as a line of history.jsonl says it: what does not apply is left out."""
+"""The line of a round in history.jsonl. Entries that do not apply are left out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torso.measure import Accuracy
 from torso.runs.faults import FAULTS, REFUSED
 from torso.runs.rounds import Round
 
-_WHERE_ANY = ("missing", "staleness", "privacy")
+_LEFT_OUT_IF_EMPTY = ("missing", "staleness", "privacy")
 
 
 def line_of(
@@ -21,11 +21,11 @@ def line_of(
     replaced: tuple[str, ...],
     analyses: Any = None,
 ) -> dict[str, Any]:
-    """`replaced`: what the engine had to do again; `analyses`: what was looked at in this round."""
+    """The line as JSON values. `replaced`: messages about work that was done again; `analyses`: those of this round."""
     line: dict[str, Any] = {**asdict(played), **played.cost.as_json(), "seconds": round(seconds, 4)}
     del line["cost"]
     del line["why"]
-    for name in _WHERE_ANY:
+    for name in _LEFT_OUT_IF_EMPTY:
         if not line[name]:
             del line[name]
     if math.isnan(played.loss):

@@ -1,4 +1,4 @@
-"""Keys that are set and that nothing reads in this run; data/keys.py finds those of `data` while data are read."""
+"""Find keys that are set but have no effect in this run. (data/keys.py finds those of `data` while data are read.)"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torso.runs.stage import Stage
 
 
 def unread_keys(config: Config, plan: Sequence[Stage]) -> tuple[str, ...]:
-    """A note for each key that is set to no avail."""
+    """A note for each key that is set but has no effect."""
     reasons = {key: reason for key, reason, read in _conditions(config, plan) if not read}
     sections = ("data", "model", "train", "attack", "privacy", "measure", "run")
     found = [pair for name in sections for pair in changed(getattr(config, name), f"{name}.")]
@@ -26,7 +26,7 @@ def unread_keys(config: Config, plan: Sequence[Stage]) -> tuple[str, ...]:
 
 
 def _conditions(config: Config, plan: Sequence[Stage]) -> Iterator[tuple[str, str, bool]]:
-    """A key (or a section), why nothing would read it, and whether something does."""
+    """Keys (or sections) with the reason why they may have no effect, and whether they have an effect in this run."""
     schedule, measure, run = config.train.schedule, config.measure, config.run
     yield "train.decay", f"train.schedule = {schedule!r} does not use it", any(map(_decays, plan))
     yield "attack.fraction", "attack.kind = 'none'", not isinstance(config.attack.chosen, NoAttack)
@@ -48,13 +48,13 @@ def _conditions(config: Config, plan: Sequence[Stage]) -> Iterator[tuple[str, st
     yield "data.meta_per_class", f"method {config.method.name!r} uses no samples of the server", uses_meta
     yield "model.lora", "model.lora.rank = 0, and no part of the method is one of adapters", config.lora is not None
     yield "model.encoder_weights", "model.encoder is empty", bool(config.model.encoder)
-    # not run.ray: a cluster does whole runs with run.engine = auto in its workers
+    # run.ray is not here: the workers of a cluster do whole runs with run.engine = auto, and keep run.ray
     yield "run.flower.secure", "run.flower.secure.kind = 'none'", run.flower.secure.kind != "none"
     yield "run.flower", f"run.engine = {run.engine!r}", run.engine == "flower"
 
 
 def _decays(stage: Stage) -> bool:
-    """Whether the rate of some round depends on train.decay."""
+    """Whether the learning rate of any round depends on train.decay."""
     factor, decay = schedules[stage.schedule], stage.train.decay
     rounds = range(1, min(stage.rounds, 4) + 1)
     return any(factor(round, stage.rounds, decay) != factor(round, stage.rounds, decay / 2) for round in rounds)

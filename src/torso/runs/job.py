@@ -1,4 +1,4 @@
-"""A config worked out: what can be known of a run from its roster, before any client is asked."""
+"""Jobs: a checked config with its roster, network, stages and initial model, before any client is asked."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from torso.runs.stages import check_server_data, stages
 
 @dataclass(frozen=True)
 class Job:
-    """A config with its roster and network: all that can be wrong with a request has been found by now."""
+    """A config with its roster and network. Everything that can be wrong with a request was checked before."""
 
     config: Config
     roster: Roster
     net: Network
     plan: tuple[Stage, ...]
-    model: Tensors  # initial, on the run's device
-    notes: tuple[str, ...] = field(default=(), kw_only=True)  # what a person should know of the weights
+    model: Tensors  # [*], initial, on the run's device
+    notes: tuple[str, ...] = field(default=(), kw_only=True)  # what the user should know of the initial weights
 
     @property
     def rounds(self) -> int:
@@ -59,33 +59,35 @@ class Job:
 
     @property
     def privacy(self) -> Privacy | None:
-        """How what travels is protected; None: not at all."""
+        """The protection of what travels; None: no protection."""
         return next((stage.privacy for stage in self.plan if stage.privacy), None)
 
     @property
     def keeps_parts(self) -> bool:
-        """Whether parts of the generic model are only at clients: the server alone does not have it whole."""
+        """Whether clients keep parts of the generic model, so that the server does not have all of it."""
         return any(stage.keeps for stage in self.plan if not stage.method.server.keeps_uploads)
 
     @property
     def device(self) -> torch.device:
-        """Where the server's tensors are."""
+        """The device of the server's tensors."""
         return next(iter(self.model.values())).device
 
     def begun(self, model: Tensors) -> Job:
-        """The same where somebody else has the weights that the run begins with."""
+        """This job with another initial model, for example one that the server has sent."""
         return replace(self, model={name: model[name].to(self.device) for name in self.model})
 
     def stage(self, round: int) -> Stage:
-        """Whose round it is (0: before the first); where there are none (FedNCM), the last stage's."""
+        """The stage of a round (0: the stage of the first). If there are no rounds (FedNCM), the last stage."""
         at = max(round, 1)
         return next((stage for stage in self.plan if stage.first <= at <= stage.last), self.plan[-1])
 
     @cached_property
     def measured_clients(self) -> tuple[int, ...]:
-        """All training clients, whether or not they ever took part, or those of the last round (`measure.among`), or as
-        many of them as `measure.clients` says."""
-        known, limit = self.roster.training, self.config.measure.clients
+        """The clients that are measured: all training clients, whether or not they ever took part.
+
+        `measure.among` can limit them to the participants of the last round, `measure.clients` to a random sample."""
+        known = self.roster.training
+        limit = self.config.measure.clients
         if self.config.measure.among == "last-round" and self.rounds:
             last = participants(self.plan[-1], self.roster, self.config.run.seed, self.rounds)
             known = np.array(last, dtype=known.dtype) if last else known
@@ -106,12 +108,12 @@ class Simulation(Job):
 
 
 def data_of(config: Config, shelf: data.Shelf | None = None) -> Federation:
-    """The clients of a run, on its device; `shelf` keeps what was read for the next."""
+    """Read the clients' data of a run, onto its device. `shelf`: a cache of data sets for runs that follow."""
     return data.build(config.data, config.run.seed, device_of(config.run), shelf, wanted(config))
 
 
 def simulate(config: Config, federation: Federation | None = None, *, begins: bool = True) -> Simulation:
-    """Read the data and work the config out; raises RequestError and writes nothing."""
+    """Read the data and prepare the job. Raises RequestError, and writes nothing."""
     federation = federation or data_of(config)
     check_given(config.model, federation)
     device = _where(federation, config.run)
@@ -121,9 +123,9 @@ def simulate(config: Config, federation: Federation | None = None, *, begins: bo
 
 
 def prepare(config: Config, roster: Roster, device: torch.device | None = None, *, begins: bool = True) -> Job:
-    """Build the network, work the method out, check the request; raises RequestError and writes nothing.
+    """Build the network, work out the stages of the method, check the request. Raises RequestError, writes nothing.
 
-    `begins`: whether the weights are wanted that the run begins with, where they come from files."""
+    `begins`: whether initial weights that come from files are read."""
     device = device_of(config.run) if device is None else device
     net = nets.build(
         body=config.model.body,
@@ -162,8 +164,8 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
     if begins and config.model.weights:
         model |= load_body(config.model.weights, model, config.model.body, notes)
     if begins and config.model.lora.weights and net.body.lora is not None:
-        where = f"model.lora.weights = {config.model.lora.weights!r}"
-        model |= read_adapters(Path(config.model.lora.weights), model, net, where, notes)
+        key = f"model.lora.weights = {config.model.lora.weights!r}"
+        model |= read_adapters(Path(config.model.lora.weights), model, net, key, notes)
     if begins:
         model = _started(plan[0].method.start, model)
         check_adapters(plan, net, model)
@@ -171,7 +173,7 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
 
 
 def _started(start: Start, drawn: Tensors) -> Tensors:
-    """The weights that a start begins with; those that it does not give stay as drawn."""
+    """The weights with which a start begins. Tensors that it does not give stay as drawn."""
 
     def read(run: str) -> Tensors | None:
         folder = Path(run)
@@ -180,13 +182,14 @@ def _started(start: Start, drawn: Tensors) -> Tensors:
         return None if found is None else {**found.server.model, **found.server.shown}
 
     found = start.weights(drawn, read)
-    if wrong := misfit(found, drawn):
+    wrong = misfit(found, drawn)
+    if wrong:
         raise RequestError(f"method.start = {start} begins with {wrong}")
     return {name: found[name].to(tensor.device) if name in found else tensor for name, tensor in drawn.items()}
 
 
 def _where(federation: Federation, run: RunConfig) -> torch.device:
-    """The data's place: a federation that was made elsewhere is not moved behind its owner's back."""
+    """The device of the data. A federation that the caller has made is never moved to another device."""
     if run.device != "auto" and device_of(run).type != federation.device.type:
         raise RequestError(
             f"run.device = {run.device!r}, but the federation that was given lies on {federation.device}. "

@@ -1,4 +1,4 @@
-"""A finished run's folder as a result whose models work: its config, its last checkpoint, and its data once more."""
+"""`torso.load`: read a finished run's folder as a result with working models (config, last checkpoint, data)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def load(
 ) -> Result:
     """What `torso.run` returned when it ended, from the run's folder.
 
-    The clients' data are read and dealt again as config.toml says: `data_root` stands in for its data.root where they
-    have moved, `device` for its run.device, and `federation` for all of it where the data are loaded already. `clients`
-    and `model` are those that were handed to `torso.run`, where some were. Personal models are made from the clients'
-    data: data that are not those of the run are refused, unless `accept_changed_data`."""
+    The clients' data are read and partitioned again as config.toml says. `data_root` replaces its data.root if the data
+    have moved, `device` replaces its run.device, and `federation` is used in place of all that if the data are loaded
+    already. `clients` and `model`: the objects that were handed to `torso.run`, if any. Personal models are made from
+    the clients' data, so data that differ from those of the run are refused, unless `accept_changed_data`."""
     folder = Path(folder)
     if not (folder / "config.toml").is_file():
         below = sorted(str(path.parent) for path in folder.glob("*/config.toml"))
@@ -67,7 +67,7 @@ def load(
 
 
 def _data(folder: Path, config: Config, moved: bool) -> Federation:
-    """The clients of the run, from where they were, or from where somebody says that they are now."""
+    """Read the run's data. `moved`: from the config's data.root, else from the folder in which they were."""
     try:
         return data_of(config if moved else where_data_were(folder, config))
     except MissingData as missing:
@@ -78,7 +78,7 @@ def _data(folder: Path, config: Config, moved: bool) -> Federation:
 
 
 def _elsewhere(config: Config, data_root: str | Path | None, device: str) -> Config:
-    """The run, where its data are elsewhere or its device is another."""
+    """The config with another data.root or run.device, if one is given."""
     tree = config.as_tree()
     if data_root is not None:
         tree["data"]["root"] = str(data_root)
@@ -88,10 +88,11 @@ def _elsewhere(config: Config, data_root: str | Path | None, device: str) -> Con
 
 
 def _check_same(config: Config, handed: Config) -> None:
-    """Refuse other clients or another model than those of the run."""
-    for key, was, now in (
-        ("clients", config.data.root, handed.data.root if handed.data.source == SOURCE else config.data.root),
-        ("model", config.model.body, handed.model.body),
-    ):
-        if config.data.source == SOURCE and was != now:
+    """Refuse other clients or another model than those that were handed to the run."""
+    if config.data.source != SOURCE:
+        return
+    root = handed.data.root if handed.data.source == SOURCE else config.data.root
+    compared = (("clients", config.data.root, root), ("model", config.model.body, handed.model.body))
+    for key, was, now in compared:
+        if was != now:
             raise RequestError(f"{key} are not those of the run: it has {was!r}, and these are {now!r}.")

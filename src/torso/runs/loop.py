@@ -1,4 +1,4 @@
-"""The loop of a run: open, play round after round, measure, finish."""
+"""The loop of a run: start or resume, play the rounds, measure, write the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from torso.runs.rounds import Round, TooFewAnswered, named
 from torso.runs.stage import Stage
 from torso.runs.stopping import Stoppable
 
-_ATTEMPTS = 10  # of a round that too few clients answer
+_ATTEMPTS = 10  # how often a round is played if too few clients answer
 
 
 def play(
@@ -43,8 +43,10 @@ def play(
     command: str = "torso run",
     notes: Sequence[str] = (),
 ) -> Result:
-    """Train, measure and record a job whose clients an engine reaches, wherever they are; `folder` is one that is held,
-    `command` what resumes such a run, `notes` what is told before the first round."""
+    """Train, measure and record a job whose clients an engine reaches, wherever they are.
+
+    `folder`: the run's folder, which the caller has locked. `command`: the command that resumes the run. `notes`:
+    messages for the user before the first round."""
     loop = Loop(job, folder, listener or Listener(), stop or Stop(), command)
     try:
         return loop.go(engine, resume, notes)
@@ -63,10 +65,13 @@ class Loop:
         stop: Stop | None = None,
         command: str = "torso run",
     ) -> None:
-        self.job, self.config, self.folder = job, job.config, folder
-        self.listener, self.stop = listener or Listener(), stop or Stop()
+        self.job = job
+        self.config = job.config
+        self.folder = folder
+        self.listener = listener or Listener()
+        self.stop = stop or Stop()
         self.state = State.begin(job.model)
-        self.opened = False  # whether the state is past what comes before the first round
+        self.opened = False  # whether the start of the method, which comes before the first round, is done
         self.record = Record(job, folder)
         self.ending = Ending(folder, job.rounds, command)
         self.features = FeaturePlan(job, self.listener.note)
@@ -74,8 +79,11 @@ class Loop:
         self._refused: set[int] = set()  # clients whose uploads were not used
 
     def go(self, engine: Engine, resume: bool = False, notes: Sequence[str] = ()) -> Result:
+        """Do the whole run. A failure of the training is a result too; a stop is raised."""
         self._announce(self._resume() if resume else "", notes)
-        status, accuracy, found = "ok", dict[str, Accuracy](), dict[str, Any]()
+        status = "ok"
+        accuracy: dict[str, Accuracy] = {}
+        found: dict[str, Any] = {}
         self.stop.when = Stop.ROUND
         try:
             if isinstance(engine, MayEndUs):
@@ -85,7 +93,8 @@ class Loop:
                 self._open(engine)
             while self.state.round < self.job.rounds:
                 self.round(engine)
-            self.stop.when, stoppable = Stop.MEASURE, Stoppable(engine, self._heed)
+            self.stop.when = Stop.MEASURE
+            stoppable = Stoppable(engine, self._heed)
             self.listener.measuring(len(self.job.measured_clients))
             accuracy = self._measure(stoppable, self.config.measure.names)
             found = self._analyse(stoppable)
@@ -98,19 +107,21 @@ class Loop:
             raise PlaceLost(f"{lost}. {stopped}") from None
         self._note(engine)
         self.record.counts = class_counts(engine, self.job.roster)
-        self.state = State(self.state.server, self.state.clients.here())  # a cluster's workers end with the engine
+        self.state = State(self.state.server, self.state.clients.here())  # fetched now: workers end with the engine
         result = self.record.finish(self.state, status, accuracy, found)
         self.listener.end(result)
         return result
 
     def _resume(self) -> str:
+        """Load the newest checkpoint. Returns a note that says where the run continues."""
         state, note = self.record.resume()
         if state is not None:
-            self.state, self.opened = state, True
+            self.state = state
+            self.opened = True
         return note
 
     def _announce(self, note: str, notes: Sequence[str]) -> None:
-        """What listeners are told before the first round; `note`: where a resumed run goes on."""
+        """Tell listeners that the run begins, with all notes. `note`: where a resumed run continues."""
         config, job = self.config, self.job
         begin = Begin(
             method=config.method.name,
@@ -130,28 +141,31 @@ class Loop:
     def _open(self, engine: Engine) -> None:
         """Do what comes before the first round."""
         for stage in self.job.plan:
-            if stage.first == 1:  # several, where those before have no rounds (FedNCM)
+            if stage.first == 1:  # several stages begin at round 1 if the earlier ones have no rounds (FedNCM)
                 self._begin_stage(engine, stage)
         if self.folder and (self.job.rounds == 0 or self._asked_once()):
             self.folder.save(self.state)
 
     def _asked_once(self) -> bool:
-        """Whether clients have been asked something that they must not be asked again: a second answer of others would
-        cost privacy once more, and a second sum of others would show, by the difference, what single ones sent."""
+        """Whether clients have answered something that they must not be asked again when the run is resumed.
+
+        With privacy, a second answer would spend privacy again. With secure aggregation, a second sum over other
+        clients would show the answers of single clients by the difference."""
         once = self.job.privacy is not None or self.config.run.flower.secure.kind != "none"
         return once and any(asks_first(stage, self.job.roster) for stage in self.job.plan)
 
     def _begin_stage(self, engine: Engine, stage: Stage) -> None:
+        """Carry out the start of a stage's method."""
         config, state = self.config, self.state
-        asked = self.features.opening(engine, stage, state.server.model)
-        begun = opened(stage, state.server, self.job.roster, asked, config.measure.batch_size, config.run.seed)
+        place = self.features.opening(engine, stage, state.server.model)
+        begun = opened(stage, state.server, self.job.roster, place, config.measure.batch_size, config.run.seed)
         self.state = State(begun, state.clients)
 
     def round(self, engine: Engine) -> None:
-        """Play the next round, look at it and record it."""
+        """Play the next round, measure and analyse it if that is due, and record it."""
         began = time.perf_counter()
         stage = self.job.stage(self.state.round + 1)
-        if 1 < self.state.round + 1 == stage.first:  # a new stage begins at the model alone
+        if 1 < self.state.round + 1 == stage.first:  # a new stage takes over nothing but the model
             self.state = self.state.at_new_stage()
             self._begin_stage(engine, stage)
         before = self.state
@@ -161,16 +175,17 @@ class Loop:
         self.record.seconds["train"] += seconds
         if stage.privacy:
             played = replace(played, privacy=stage.privacy.so_far(played.round, self.state.server.privacy))
-        every, last = self.config.measure.every, played.round == self.job.rounds
-        due = every and played.round % every == 0 and not last
-        accuracy = self._measure(engine, self.config.measure.during) if due else {}
+        every = self.config.measure.every
+        is_last = played.round == self.job.rounds
+        is_due = every and played.round % every == 0 and not is_last
+        accuracy = self._measure(engine, self.config.measure.during) if is_due else {}
         self._watch(engine, before, played)
         self.record.round(played, self.state, seconds, accuracy, self._note(engine))
         self.listener.round(played, seconds, accuracy)
         self._heed()
 
     def _play(self, engine: Engine, stage: Stage) -> tuple[State, Round]:
-        """A round that too few clients have answered has not happened: it is played again, a few times."""
+        """Play a round. If too few clients answer, nothing has changed, and the round is played again, a few times."""
         for attempt in range(_ATTEMPTS):
             try:
                 return self.player.play(engine, stage, self.state, attempt)
@@ -182,7 +197,7 @@ class Loop:
         raise PlaceLost(f"{reason}, {_ATTEMPTS} times in a row")
 
     def _name_refused(self, engine: Engine, played: Round) -> None:
-        """Whose uploads are not used, when that happens for the first time; a real federation names them itself."""
+        """Tell listeners whose uploads are not used, once for each client. A real federation does that itself."""
         first = {k: kind for k, kind in played.why.items() if kind in REFUSED and k not in self._refused}
         self._refused |= first.keys()
         if first and not isinstance(engine, ComeAndGo):
@@ -193,7 +208,7 @@ class Loop:
             )
 
     def _heed(self) -> None:
-        """End here if somebody wants that; after the last round, what is left is to measure."""
+        """Raise Stopped if the user has asked for it."""
         if self.stop.asked:
             raise Stopped(self.ending.stopped(self.state, self.opened))
 
@@ -205,22 +220,25 @@ class Loop:
         return notes
 
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
+        """The measures of these names at the current state."""
         job, state = self.job, self.state
         with self.record.measuring():
             stage = job.stage(state.round)
-            how, reported = evaluation_of(job, stage, state), state.reported
+            how = evaluation_of(job, stage, state)
+            reported = state.reported
             parts = self.features.measuring(engine, stage, reported.model, names, how)
             return evaluate_in_parts(parts, job.roster, reported, how, job.measured_clients)
 
     def _watch(self, engine: Engine, before: State, played: Round) -> None:
-        """The analyses that look at single rounds."""
+        """Record the analyses of this round, if any are due."""
         if not of_rounds(self.config.measure.analyses):
             return
         with self.record.measuring():
-            if found := watch_round(self.job, engine, before, self.state, played):
+            found = watch_round(self.job, engine, before, self.state, played)
+            if found:
                 self.record.analysed[played.round] = found
 
     def _analyse(self, engine: Engine) -> dict[str, Any]:
-        """The analyses that look at the trained federation."""
+        """The analyses of the trained federation."""
         with self.record.measuring():
             return at_end(self.config.measure.analyses, scene_of(self.job, self.state, engine))

@@ -1,7 +1,7 @@
-"""What travels between the server and its clients in a round: plain data with a schema, no pickle, no code.
+"""The messages between the server and its clients in a round: plain data with a schema, no pickle, no code.
 
-`Told` is what the participants of a round are told, `Sent` what G of them send back; each stands for one `Message` a
-client. A message is tensors by name and a few numbers. What `cost.py` counts is these tensors.
+`Told` is what the server sends to all participants of a round, `Sent` what G of them send back. Both stand for one
+`Message` per client. A message consists of tensors by name and a few numbers. `cost.py` counts these tensors.
 G clients, * a tensor's shape.
 """
 
@@ -26,15 +26,15 @@ from torso.personal.store import ClientState, Elsewhere
 from torso.reading import parse_record
 from torso.server.statistics import Declared
 
-_MOST_NUMBERS = 10_000  # named entries of a header: it has a few dozen
-_MOST_SIZES = 64  # dimensions of a tensor, as NumPy has it
+_MOST_NUMBERS = 10_000  # entries that a header may have; a valid one has a few dozen
+_MOST_SIZES = 64  # dimensions that a tensor may have, as in NumPy
 H = TypeVar("H", bound=BaseModel)
 Schema = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
-"""Which tensors a message has: by name, their dtype and shape."""
+"""The tensors of a message: name -> dtype and shape."""
 
 
 class MessageNumbers(BaseModel):
-    """The numbers of a message, as they stand in its header."""
+    """The numbers of a message, which are sent in its header."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, ser_json_inf_nan="constants")
 
@@ -42,15 +42,15 @@ class MessageNumbers(BaseModel):
     round: int
     client: int
     participants: int = 0  # told: how many clients take part in the round
-    offers: Many[int] = ()  # told: whose models come along
-    samples: int = 0  # sent: how many the client has learned from, by which it is weighed
-    loss: float = 0.0  # sent: mean over the samples met
-    finite: bool = True  # sent: whether all that the client keeps is
+    offers: Many[int] = ()  # told: the other clients whose models are part of the message
+    samples: int = 0  # sent: the number of training samples, by which the client is weighted
+    loss: float = 0.0  # sent: mean over the training samples
+    finite: bool = True  # sent: whether all tensors that the client keeps are finite
 
 
 @dataclass(frozen=True)
 class Message:
-    """One client's message, to it or from it."""
+    """A message to or from one client."""
 
     numbers: MessageNumbers
     tensors: Tensors
@@ -60,57 +60,58 @@ class Message:
         return schema_of(self.tensors)
 
     def encode(self) -> bytes:
-        """safetensors, with the numbers in the header."""
+        """The message as bytes: a safetensors file with the numbers in its header."""
         return encoded(self.numbers, self.tensors)
 
     @classmethod
     def decode(cls, data: bytes, schema: Schema | None = None) -> Message:
-        """A message from outside, checked; `schema` says which tensors it must have, no more and no less."""
+        """Read and check a message that comes from outside. `schema`: the tensors that it must have, no other ones."""
         found = cls(*decoded(data, MessageNumbers))
         return found if schema is None else found.checked(schema)
 
     def checked(self, schema: Schema) -> Message:
-        """The same; refused where it has not the tensors that it must have, no more and no less."""
+        """This message. Raises RequestError if it does not have exactly the tensors of a schema."""
         check_schema(f"the {self.numbers.kind} message of client {self.numbers.client}", self.tensors, schema)
         return self
 
 
 def encoded(header: BaseModel, tensors: Tensors) -> bytes:
-    """safetensors, with what is no tensor in its header."""
+    """A safetensors file with `header` as JSON in its metadata."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     alone = {name: tensor.clone() if tensor._is_view() else tensor for name, tensor in plain.items()}
     return save(alone, {"torso": header.model_dump_json()})
 
 
 def decoded(data: bytes, kind: type[H]) -> tuple[H, Tensors]:
-    """A header and tensors from outside, checked."""
+    """Read and check the header (of a class `kind`) and the tensors of a file that comes from outside."""
     try:
         numbers = _header(data)
         parse_record(numbers, _MOST_NUMBERS)
         header = kind.model_validate_json(numbers)
         tensors = load(data)
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:  # torch's are RuntimeErrors
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:  # torch raises RuntimeErrors
         raise RequestError(f"a message of {len(data)} bytes cannot be read: {_reason(error)}") from None
-    # torch's own memory is aligned, a file's is not, and sums over a tensor may depend on where it lies
+    # copied, because torch's own memory is aligned and a file's is not, and a sum's rounding may depend on alignment
     return header, {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def schema_of(tensors: Tensors) -> Schema:
+    """The schema of tensors."""
     return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def check_schema(what: str, tensors: Tensors, schema: Schema) -> None:
     """Refuse a message that lacks a tensor, has one too many, or one of another shape or type."""
-    if wrong := unlike(schema_of(tensors), schema):
+    wrong = unlike(schema_of(tensors), schema)
+    if wrong:
         raise RequestError(f"{what}: {wrong}")
 
 
 def unlike(found: Schema, wanted: Schema) -> str:
-    """The first tensor that is not as wanted, in words, or nothing."""
+    """A sentence about the first tensor that is not as wanted. Empty if all are."""
     for name in sorted(found.keys() | wanted.keys()):
         if found.get(name) != wanted.get(name):
-            have, want = (_words(each.get(name)) for each in (found, wanted))
-            return f"{name} is {have}. Expected: {want}"
+            return f"{name} is {_words(found.get(name))}. Expected: {_words(wanted.get(name))}"
     return ""
 
 
@@ -119,15 +120,16 @@ def _words(entry: tuple[torch.dtype, tuple[int, ...]] | None) -> str:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, ValidationError):  # in the first line of its own words it only counts
+    if isinstance(error, ValidationError):  # the first line of its message is only the number of errors
         first = error.errors()[0]
         return f"{'.'.join(['numbers', *map(str, first['loc'])])}: {first['msg']}"
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _header(data: bytes) -> str:
-    """The numbers, as text. Of the rest of the header it is seen that tensors could be made of it: safetensors takes
-    sizes that no tensor can have, as long as one of them is 0."""
+    """The message's numbers as JSON text.
+
+    The shapes of the tensors are checked too: safetensors accepts sizes that no tensor can have if one size is 0."""
     if len(data) < 8:
         raise ValueError("it is too short for a header")
     size = int.from_bytes(data[:8], "little")
@@ -147,34 +149,33 @@ def _header(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Told:
-    """What the participants of a round are told.
-
-    `model` [*] is whole: what travels as it is broadcast, and what clients know from the run's seed or from before."""
+    """What the server tells the participants of a round."""
 
     round: int
+    # [*], the whole model: the tensors that are broadcast, and those that clients know from the seed or from before
     model: Tensors
-    travels: tuple[str, ...]  # the tensors of `model` that are sent; none where clients go on from their own uploads
+    travels: tuple[str, ...]  # the tensors of `model` that are sent; none if clients continue from their own uploads
     participants: int
-    drift: Tensors = field(default_factory=dict)  # mean over all clients of what their corrections remember
-    mean: Tensors = field(default_factory=dict)  # of the participants' models before the round (spec 5.5)
-    origin: Tensors = field(default_factory=dict)  # the model of the first round, where own models begin at it
-    offers: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # whose models a client is sent besides …
-    uploads: Mapping[int, Tensors] = field(default_factory=dict)  # … and those (spec 5.6)
-    said: Tensors = field(default_factory=dict)  # what all are told of statistics (server/statistics.py) …
-    own: Mapping[int, Tensors] = field(default_factory=dict)  # … and what each is told besides
+    drift: Tensors = field(default_factory=dict)  # [*], mean over all clients of their drift corrections' memories
+    mean: Tensors = field(default_factory=dict)  # [*], mean of the participants' models before the round (spec 5.5)
+    origin: Tensors = field(default_factory=dict)  # [*], the model of the first round, if own models begin at it
+    offers: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # client -> others whose models it is sent …
+    uploads: Mapping[int, Tensors] = field(default_factory=dict)  # … and these models (spec 5.6)
+    said: Tensors = field(default_factory=dict)  # statistics for all clients (server/statistics.py) …
+    own: Mapping[int, Tensors] = field(default_factory=dict)  # … and client -> statistics for it alone
 
     def for_clients(self, clients: Sequence[int]) -> Told:
-        """What these clients are told: no model of others but those that the server sends them."""
+        """This object with only what is meant for these clients: the models and statistics that they are sent."""
         if not self.offers and not self.own:
             return self
         offers = {k: self.offers[k] for k in clients if k in self.offers}
-        lent = dict.fromkeys(other for others in offers.values() for other in others)
-        uploads = {other: self.uploads[other] for other in lent}
+        offered = dict.fromkeys(other for others in offers.values() for other in others)
+        uploads = {other: self.uploads[other] for other in offered}
         own = {k: self.own[k] for k in clients if k in self.own}
         return Told(**{**vars(self), "offers": offers, "uploads": uploads, "own": own})
 
     def statistics(self, clients: Sequence[int], device: torch.device) -> Tensors:
-        """What G clients are told of statistics [G, *]."""
+        """The statistics that G clients are told [G, *]."""
         found = {n: t.to(device).expand(len(clients), *t.shape) for n, t in self.said.items()}
         if not self.own:
             return found
@@ -182,7 +183,7 @@ class Told:
         return {**found, **{n: torch.stack([own[n].to(device) for own in each]) for n in each[0]}}
 
     def tensors(self, client: int) -> Tensors:
-        """The tensors that one participant is sent."""
+        """The tensors of one participant's message."""
         tensors = {f"model/{name}": self.model[name] for name in self.travels}
         tensors |= {f"drift/{name}": tensor for name, tensor in self.drift.items()}
         tensors |= {f"mean/{name}": tensor for name, tensor in self.mean.items()}
@@ -192,7 +193,7 @@ class Told:
         return tensors
 
     def message(self, client: int) -> Message:
-        """What one participant is sent."""
+        """The message to one participant."""
         offers = self.offers.get(client, ())
         numbers = MessageNumbers(
             kind="told", round=self.round, client=client, participants=self.participants, offers=offers
@@ -201,17 +202,19 @@ class Told:
 
     @classmethod
     def heard(cls, message: Message, known: Tensors, origin: Tensors | None = None) -> Told:
-        """What a client makes of its message, with what it knows already: the model of the start, and of the stage's
-        first round, where own models begin at it."""
+        """What a client reads from its message.
+
+        `known`: the tensors of the model that the client has already. `origin`: the model of the stage's first round,
+        if own models begin at it."""
         if message.numbers.kind != "told":
             raise RequestError(f"a client was sent a {message.numbers.kind!r} message. Expected: 'told'")
         parts = by_part(message.tensors)
         numbers = message.numbers
-        model, travels = {**known, **parts.get("model", {})}, tuple(sorted(parts.get("model", {})))
+        sent = parts.get("model", {})
         return cls(
             round=numbers.round,
-            model=model,
-            travels=travels,
+            model={**known, **sent},
+            travels=tuple(sorted(sent)),
             participants=numbers.participants,
             drift=parts.get("drift", {}),
             mean=parts.get("mean", {}),
@@ -224,49 +227,50 @@ class Told:
 
 @dataclass(frozen=True)
 class Sent:
-    """What came back from G clients: messages, stacked, and what each client goes on with, which stays where it is."""
+    """The uploads of G clients, stacked, and the new states of these clients, which are never sent."""
 
     round: int
     clients: tuple[int, ...]
-    samples: tuple[int, ...]  # by which the clients are weighed
-    model: Tensors  # [G, *]: what the server gets of their models
-    loss: Tensor  # [G], on the device: the round reads all of them at once
-    finite: Tensor  # [G], whether all that a client keeps is
-    drift: Tensors = field(default_factory=dict)  # [G, *]: change of what their corrections remember, where it is sent
+    samples: tuple[int, ...]  # by which the clients are weighted
+    model: Tensors  # [G, *]: the shared part
+    loss: Tensor  # [G], on the device; the round reads all losses at once
+    finite: Tensor  # [G], whether all tensors that a client keeps are finite
+    drift: Tensors = field(default_factory=dict)  # [G, *]: changes of drift corrections' memories, if they are sent
     said: Tensors = field(default_factory=dict)  # [G, *]: statistics, as the method has declared them
-    left: Mapping[int, ClientState | Elsewhere] = field(default_factory=dict)  # never a part of a message
-    refused: Mapping[int, str] = field(default_factory=dict)  # others, who sent what is not used: what is wrong with it
+    left: Mapping[int, ClientState | Elsewhere] = field(default_factory=dict)  # new states; no part of a message
+    refused: Mapping[int, str] = field(default_factory=dict)  # other clients, whose uploads are not used -> why
 
     @classmethod
     def nothing(cls, round: int, refused: Mapping[int, str]) -> Sent:
-        """What is left of uploads that are not used."""
+        """No uploads, only a note of those that are not used."""
         return cls(round, (), (), {}, torch.zeros(0), torch.ones(0, dtype=torch.bool), refused=refused)
 
     @property
     def schema(self) -> Schema:
-        """What every one of the clients sends."""
+        """The schema of the message of each client."""
         found = {f"model/{name}": tensor for name, tensor in self.model.items()}
         found |= {f"drift/{name}": tensor for name, tensor in self.drift.items()}
         found |= {f"said/{name}": tensor for name, tensor in self.said.items()}
         return {name: (tensor.dtype, tuple(tensor.shape[1:])) for name, tensor in found.items()}
 
     def only(self, places: Sequence[int]) -> Sent:
-        """The same of the clients at these places, in memory of their own; nobody waits for a device."""
-        who, rows = tuple(self.clients[place] for place in places), on_device(self.loss.device, places).long()
+        """The uploads of the clients at these places. Tensors are copied, without waiting for the device."""
+        clients = tuple(self.clients[place] for place in places)
+        rows = on_device(self.loss.device, places).long()
         return replace(
             self,
-            clients=who,
+            clients=clients,
             samples=tuple(self.samples[place] for place in places),
             model={name: tensor[rows] for name, tensor in self.model.items()},
             loss=self.loss[rows],
             finite=self.finite[rows],
             drift={name: tensor[rows] for name, tensor in self.drift.items()},
             said={name: tensor[rows] for name, tensor in self.said.items()},
-            left={client: self.left[client] for client in who if client in self.left},
+            left={client: self.left[client] for client in clients if client in self.left},
         )
 
     def message(self, place: int = 0) -> Message:
-        """What one of the clients sends."""
+        """The message of one of the clients."""
         tensors = {f"model/{name}": tensor[place] for name, tensor in self.model.items()}
         tensors |= {f"drift/{name}": tensor[place] for name, tensor in self.drift.items()}
         tensors |= {f"said/{name}": tensor[place] for name, tensor in self.said.items()}
@@ -282,10 +286,11 @@ class Sent:
 
     @classmethod
     def received(cls, message: Message, left: Mapping[int, ClientState | Elsewhere] | None = None) -> Sent:
-        """What the server makes of one client's message; `left`: a handle on what the client goes on with."""
+        """What the server reads from one client's message. `left`: a handle on the client's new state."""
         if message.numbers.kind != "sent":
             raise RequestError(f"the server was sent a {message.numbers.kind!r} message. Expected: 'sent'")
-        parts, numbers = by_part(message.tensors), message.numbers
+        parts = by_part(message.tensors)
+        numbers = message.numbers
         return cls(
             round=numbers.round,
             clients=(numbers.client,),
@@ -300,17 +305,17 @@ class Sent:
 
 
 def by_part(tensors: Tensors) -> dict[str, Tensors]:
-    """The tensors of a message by what stands before the first stroke of their names."""
+    """The tensors of a message, grouped by the part of their names before the first "/"."""
     parts: dict[str, Tensors] = {}
     for name, tensor in tensors.items():
-        part, stroke, rest = name.partition("/")
-        if stroke:
+        part, slash, rest = name.partition("/")
+        if slash:
             parts.setdefault(part, {})[rest] = tensor
     return parts
 
 
 def sent_schema(model: Tensors, travels: Sequence[str], drift: Sequence[str], declared: Declared) -> Schema:
-    """What a participant's message must look like, as the server knows before it comes."""
+    """The schema that a participant's message must have."""
     like: dict[str, Any] = {f"model/{name}": model[name] for name in travels}
     like |= {f"drift/{name}": model[name] for name in drift}
     return {**schema_of(like), **{f"said/{name}": (torch.float32, each.shape) for name, each in declared.items()}}

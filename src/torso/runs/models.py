@@ -1,4 +1,4 @@
-"""The models that come out of a run. What measures them makes them: there is no second way to a client's model."""
+"""The trained models of a run as networks. They are made by the functions that measure them, so they are the same."""
 
 from __future__ import annotations
 
@@ -34,22 +34,24 @@ from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Job, Simulation
 
 Made = Literal["held", "personal", "newcomer"]
-"""Which measures take these models: `initial`; `personalized`, `personal` and the others "of own"; `new_after`."""
+"""The kinds of a client's model, with the measures that take them.
+
+"held": `initial`. "personal": `personalized`, `personal` and the others "of own". "newcomer": `new_after`."""
 MIXED = (
     "that of the generic and the client's own head, mixed for each sample by itself: by the entropy of the mix, and by "
     "how far its features are from the mean feature of all clients and of this one (FedTHE, without a history of "
     "samples)"
 )
 ALONE = "that of the client's own head alone; the generic head, which is there, too, has no part in it"
-_AT_ONCE = 64  # clients whose models wait in memory for whoever asks for them
+_AT_ONCE = 64  # clients whose models are made together and wait in memory until they are yielded
 
 
 @dataclass(frozen=True)
 class MakeModels:
-    """Work: the models of a group of clients, each as tensors of its own on the CPU."""
+    """Work that makes the models of a group of clients, as separate tensors on the CPU."""
 
     kind: Made
-    model: Tensors  # as accuracy is reported on it
+    model: Tensors  # the server's model on which accuracy is reported
     how: Evaluation
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> list[Tensors]:
@@ -65,52 +67,58 @@ class MakeModels:
 
     @property
     def batch_samples(self) -> int:
-        """How many samples a full batch has."""
+        """The number of samples in a full batch."""
         return self.how.settings.batch_size
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:
-        """Whether the models of clients of these sizes have the bits in a stack that each has alone."""
+        """Whether clients with these numbers of samples get the same bits in a stack as alone."""
         return self.kind == "personal" and self.how.keeps_bits(sizes)
 
 
 @dataclass(frozen=True)
 class TrainedModels:
-    """The models of a run that has ended: what `Result.models` is where the run's data are here."""
+    """The models of a finished run whose data are in this process. It is `Result.models`."""
 
     job: Simulation
     state: State
 
     def generic(self) -> Tensors:
+        """The tensors of the generic model."""
         weighting = self.job.config.train.weighting
         return generic_model(self.state.reported.model, self.state.clients, self.job.roster, weighting)
 
     def network(self) -> Network:
+        """The generic model as a network."""
         return network_of(self.job, self.generic(), "generic", None)
 
     def networks(self, clients: Sequence[int], personal: bool) -> Iterator[tuple[int, Network]]:
-        """Each client with its network; those that have never trained come last."""
-        job, late = self.job, set(self.job.roster.newcomers.tolist())
+        """Each client with its network. Newcomers, which have never trained, come last."""
+        job = self.job
+        newcomers = set(job.roster.newcomers.tolist())
         groups: tuple[tuple[Made, list[int]], ...] = (
-            ("personal" if personal else "held", [k for k in clients if k not in late]),
-            ("newcomer" if personal else "held", [k for k in clients if k in late]),
+            ("personal" if personal else "held", [k for k in clients if k not in newcomers]),
+            ("newcomer" if personal else "held", [k for k in clients if k in newcomers]),
         )
-        for kind, who in groups:
+        for kind, members in groups:
             work = MakeModels(kind, self.state.reported.model, self._evaluation())
-            for start in range(0, len(who), _AT_ONCE):
-                some = who[start : start + _AT_ONCE]
-                with _engine(job, job.federation) as engine:  # closed before a yield: it holds torch's threads back
+            for start in range(0, len(members), _AT_ONCE):
+                some = members[start : start + _AT_ONCE]
+                with _engine(job, job.federation) as engine:  # closed before a yield: it limits torch's threads
                     made = [tensors for group in engine.map(work, some, self.state.clients) for tensors in group]
                 for client, tensors in zip(some, made, strict=True):
                     yield client, network_of(job, tensors, kind, client)
 
     def newcomer(self, samples: Any, labels: Any, epochs: int | None, number: int | None = None) -> Network:
-        """The network of a client that the run has never heard of; its randomness is keyed by `number` (None: the next
-        that is free).
+        """The network of a client that is not part of the run.
 
-        `epochs`: how long it trains for itself (None: as newcomers that are measured; 0: not at all)."""
-        job, number = self.job, self.job.roster.clients if number is None else number
+        `epochs`: how long it trains (None: as newcomers that are measured; 0: not at all). `number`: the client's
+        number, on which its randomness depends (None: the next free one)."""
+        job = self.job
+        if number is None:
+            number = job.roster.clients
         found = card_of(job, "newcomer").samples("newcomer", samples, labels)
-        if (encode := _encoder_of(job)) is not None:
+        encode = _encoder_of(job)
+        if encode is not None:
             found = Samples(encode(torch.from_numpy(found.samples)).numpy(), found.labels)
         how = self._evaluation()
         if epochs is not None:
@@ -126,6 +134,7 @@ class TrainedModels:
 
 
 def card_of(job: Job, kind: Literal["generic", Made], client: int | None = None) -> Card:
+    """The card of a model of a run: what is written into a model file about it."""
     from torso import __version__
 
     config, roster = job.config, job.roster
@@ -152,7 +161,7 @@ def card_of(job: Job, kind: Literal["generic", Made], client: int | None = None)
 
 
 def _tokenizer_file(job: Job) -> str:
-    """What a model file has to hold so that it takes texts: nothing where the run's data were no texts."""
+    """The tokenizer that a model file has to contain so that it takes texts. Empty if the run's data were no texts."""
     kind = _raw(job.roster.input)
     if not isinstance(kind, Tokens) or not kind.tokenizer:
         return ""
@@ -160,7 +169,7 @@ def _tokenizer_file(job: Job) -> str:
 
 
 def _raw(kind: Input) -> Input:
-    """The kind of sample that a person has: what an encoder takes, where there is one."""
+    """The kind of sample that the user has: with an encoder, its input instead of its features."""
     return kind.raw if isinstance(kind, Encoded) and kind.raw is not None else kind
 
 
@@ -171,36 +180,38 @@ def _encoder_card(kind: Input) -> EncoderCard | None:
 
 
 def _encoder_of(job: Job) -> Callable[[Tensor], Tensor] | None:
-    """What makes features of stored samples, in a run that stands on an encoder."""
+    """The function that turns stored samples into features, if the run has an encoder."""
     made = job.federation.encoding if isinstance(job, Simulation) else None
     return made.encoder_of(_raw(job.roster.input)) if made is not None else None
 
 
 def network_of(job: Job, tensors: Tensors, kind: Literal["generic", Made], client: int | None) -> Network:
-    """Ready to answer: in evaluation mode, on the CPU."""
+    """A network with these tensors, in evaluation mode, on the CPU."""
     net = copy.deepcopy(job.net)
     net.fill(tensors, personal=kind != "generic")
-    net.card, net.encoder = replace(card_of(job, kind, client), answers=_answers(net)), _encoder_of(job)
+    net.card = replace(card_of(job, kind, client), answers=_answers(net))
+    net.encoder = _encoder_of(job)
     return net.eval()
 
 
 def _answers(net: Network) -> str:
-    """Of a client's model with two heads that are not added: which of them a call answers with."""
+    """Which head a call of the network uses, if a client's model has two heads that are not added. Else empty."""
     if not net.personal or CENTRES not in net.told or not isinstance(net.head, DualHead):
         return ""
     return MIXED if net.head.mixes else ALONE
 
 
 def _engine(job: Simulation, federation: Federation) -> Engine:
-    """Where the run's clients were measured; a cluster is not started for a few of them."""
+    """The run's engine. In place of a cluster it is an engine of this process: a cluster is slow to start."""
     run = job.config.run
     return engines["auto" if run.engine == "ray" else run.engine](job.net, federation, run)
 
 
 def _with(federation: Federation, samples: Labelled, number: int) -> Federation:
-    """The federation in which one client, `number`, has these samples, and nobody else has any."""
+    """A federation in which the client `number` has these samples, and all other clients have none."""
     device = federation.device
-    stored, labels = (torch.from_numpy(array).to(device) for array in (samples.samples, samples.labels))
+    stored = torch.from_numpy(samples.samples).to(device)
+    labels = torch.from_numpy(samples.labels).to(device)
     offsets = np.zeros(number + 2, dtype=np.int64)
     offsets[-1] = len(samples)
     train = Split(stored, labels, torch.arange(len(samples), device=device), offsets)
@@ -210,7 +221,7 @@ def _with(federation: Federation, samples: Labelled, number: int) -> Federation:
         train=train,
         clients=number + 1,
         newcomers=np.array([number]),
-        server_rows=nothing,  # rows of samples that are not here
+        server_rows=nothing,  # the rows of the old federation would point to samples that this one does not have
         meta_rows=nothing,
         malicious=frozenset(),
     )

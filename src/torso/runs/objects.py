@@ -1,4 +1,4 @@
-"""Objects of a program, clients and a model, become what a config can name: both meet in the same place."""
+"""Give objects of the user's program (clients, a model, a callback) to a run, whose config can only name things."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from torso.runs.rounds import Round
 
 @dataclass(frozen=True)
 class Handed:
-    """A config that names the objects; they stay known as long as this is held."""
+    """A config in which objects have names. The names are registered as long as this object exists."""
 
     config: Config
     clients: Clients | None = None
 
 
 def hand_over(config: Config, clients: Any = None, model: Any = None) -> Handed:
-    """The config with the objects in the place of what it names."""
+    """Register objects under names, and put these names into a copy of the config.
+
+    `clients` replaces `data.source`, `model` replaces `model.body`."""
     given = None if clients is None else Clients.of(clients)
     updates: dict[str, Any] = {}
     if given is not None:
         _check_dealing(config)
-        dealt = {"source": SOURCE, "root": given.hand_over(), "partition": "by-client", "clients": 0}
-        updates["data"] = config.data.model_copy(update=dealt)
+        data = {"source": SOURCE, "root": given.hand_over(), "partition": "by-client", "clients": 0}
+        updates["data"] = config.data.model_copy(update=data)
     name = ""
     if model is not None:
         name = register_model(model)
@@ -44,8 +46,8 @@ def hand_over(config: Config, clients: Any = None, model: Any = None) -> Handed:
 
 
 def _check_dealing(config: Config) -> None:
-    """Clients that are handed over do not come from elsewhere, and are not dealt again."""
-    if config.data.source == SOURCE:  # of a run that is resumed
+    """Refuse a config that sets a data source or a partition, if clients are handed over."""
+    if config.data.source == SOURCE:  # the config of a run that is resumed
         return
     usual = Config().data
     for key in ("source", "root", "partition"):
@@ -58,11 +60,11 @@ def _check_dealing(config: Config) -> None:
 
 
 OnRoundCall = Callable[[Round, Mapping[str, Accuracy]], object]
-"""(what happened in a round, the accuracies that were measured after it, if any) → whatever."""
+"""(what happened in a round, the accuracies measured after it or an empty mapping) → any value, which is not used."""
 
 
 class OnRound(Through):
-    """Calls a function after every round, beside whoever listens."""
+    """A listener that calls a function after every round, and passes everything on to another listener."""
 
     def __init__(self, listener: Listener, call: OnRoundCall) -> None:
         super().__init__(listener)

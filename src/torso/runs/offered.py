@@ -1,4 +1,4 @@
-"""Data that somebody hands to a trained model: files read as the model's kind of input, and what was done to them."""
+"""Read data for a trained model (files or objects) as the model's kind of input, and tell what was changed in them."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from torso.runs.pictures import Fitted, fitted, read_pictures, told
 
 _ARRAYS = "an .npz file with images or samples (and labels, where they are known)"
 LABEL = "label"
-SPLITS = frozenset({"train", "test", "val"})  # folders that name no classes
+SPLITS = frozenset({"train", "test", "val"})  # names of folders that are not classes
 
 
 @dataclass(frozen=True, eq=False)
 class Offered:
-    """Samples as the model's kind of input stores them [n, *]. `labels`: names of classes, where the data say them."""
+    """Samples for a trained model, as its kind of input stores them."""
 
-    names: tuple[str, ...]  # of each sample: its file, or its number from 1
-    samples: Array
-    labels: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()  # what was done to the data
+    names: tuple[str, ...]  # of the samples: their files, or their numbers from 1
+    samples: Array  # [n, *]
+    labels: tuple[str, ...] = ()  # the names of their classes, if the data contain them
+    remarks: tuple[str, ...] = ()  # what was changed in the data
 
     def __len__(self) -> int:
         return len(self.names)
 
 
 def offered(data: Any, card: Card, label: str = LABEL, text: str = TEXT) -> Offered:
-    """Files, or objects of a program (arrays, images of Pillow, a list of texts), as samples of a model.
+    """Files or objects (arrays, Pillow images, a list of texts) as samples for a model.
 
-    `label`: the column of a table that names the classes, if it is there. `text`: the column of the texts, or several
-    with commas between them, for a model of texts."""
+    `label`: the column of a table that names the classes, if the table has it. `text`: for a model of texts, the column
+    of the texts, or several separated by commas."""
     columns = [name.strip() for name in text.split(",")]
     if isinstance(data, str | Path):
         return _read(Path(data), card, label, columns)
@@ -90,7 +90,7 @@ def _read(path: Path, card: Card, label: str, text: Sequence[str]) -> Offered:
 
 
 def _wanted(card: Card) -> str:
-    """What would do, for a message."""
+    """The kinds of files that the model accepts, for messages."""
     if isinstance(card.input, Pixels):
         return f"an image, a folder of images, or an .npz file with images; the model takes {card.input.words}"
     files = "a .csv or .npz file"
@@ -112,7 +112,7 @@ def _from_image(path: Path, kind: Pixels) -> Offered:
 
 
 def _from_folder(path: Path, kind: Pixels, known: Sequence[str]) -> Offered:
-    """All images below a folder; folders name their classes, where every image is in one."""
+    """All images below a folder. If every image is in a folder, the folders are the classes."""
     listing = list_images(path)
     images = [file.path for file in listing.files]
     found = list(zip(images, read_pictures(images, kind), strict=True))
@@ -123,20 +123,25 @@ def _from_folder(path: Path, kind: Pixels, known: Sequence[str]) -> Offered:
         why = f" ({broken[0][1]})" if broken else f". Expected: images ({', '.join(sorted(SUFFIXES))})"
         raise RequestError(f"--data {str(path)!r} holds {what}{why}")
     made = _of_fitted([(p.as_posix(), picture) for p, picture in good], kind)
-    skipped = (
-        [f"{_count(len(broken), 'image')} skipped: {_some([p for p, _ in broken])}. {broken[0][1]}"] if broken else []
-    )
-    skipped += [f"{_count(listing.others, 'file')} skipped: no image"] if listing.others else []
+    skipped = []
+    if broken:
+        paths = [p for p, _ in broken]
+        skipped.append(f"{_count(len(broken), 'image')} skipped: {_some(paths)}. {broken[0][1]}")
+    if listing.others:
+        skipped.append(f"{_count(listing.others, 'file')} skipped: no image")
     labels, said = _folder_labels([p.parts[:-1] for p, _ in good], known)
     return Offered(made.names, made.samples, labels, (*made.remarks, *skipped, *said))
 
 
 def _folder_labels(folders: Sequence[tuple[str, ...]], known: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The classes of images by the folders around them, and a remark. The outermost folder is the class; where none of
-    these is a class of the model and an innermost one is, the innermost: the outer ones are clients."""
+    """The classes of images, by the folders that contain them, and a remark. `folders`: the folders of each image.
+
+    Usually the outermost folder is the class. If no outermost folder is a class of the model, but an innermost one is,
+    the innermost folder is the class (the outer ones are then clients)."""
     if not all(folders):
         return (), ()
-    outer, inner = (tuple(way[place] for way in folders) for place in (0, -1))
+    outer = tuple(names[0] for names in folders)
+    inner = tuple(names[-1] for names in folders)
     if set(outer) & {*known, *SPLITS} or not set(inner) & set(known):
         return outer, ()
     names = sorted(set(outer))
@@ -153,7 +158,7 @@ def _count(count: int, what: str) -> str:
 
 
 def _listed(data: Any) -> list[Any]:
-    """One image of Pillow or one array [H, W, C] as a list; several as they are."""
+    """A list of images. A single Pillow image or a single array [H, W, C] becomes a list of one."""
     if hasattr(data, "convert"):
         return [data]
     if isinstance(data, list | tuple):
@@ -202,7 +207,7 @@ def _from_arrays(path: Path, card: Card) -> Offered:
 
 
 def _array_labels(path: Path, arrays: dict[str, Array], count: int, known: Sequence[str]) -> tuple[str, ...]:
-    """Names of classes: words as they are; numbers by the file's class_names, or by those of the model."""
+    """The class names of labels. Labels that are numbers get the file's class_names, or else those of the model."""
     if "labels" not in arrays:
         return ()
     labels = arrays["labels"]
@@ -231,32 +236,33 @@ def _from_table(path: Path, kind: Floats, label: str) -> Offered:
     missing = sorted(needed - set(table.names))
     if missing:
         raise RequestError(f"{path} has no column {', '.join(missing)}. The model needs {', '.join(sorted(needed))}")
-    samples, remarks = kind.accept(str(path), rows), _told_of_table(table, kind, label)
+    samples = kind.accept(str(path), rows)
+    remarks = _told_of_table(table, kind, label)
     labels = tuple(table.column(label)) if label in table.names else ()
     return Offered(_numbers("rows", len(rows)), samples, labels, remarks)
 
 
 def _column(feature: str, table: Table) -> str:
-    """The column of a feature: of that name, or a column of categories (`city=Rome`)."""
+    """The column of a feature: the column of its name, or a column of categories (`city` for `city=Rome`)."""
     return feature if feature in table.names else feature.partition("=")[0]
 
 
 def _named(path: Path, kind: Floats, columns: list[str]) -> Floats:
-    """Where the model knows no names of features: the columns of the file in their order."""
+    """The input of a model without feature names, with the file's columns in their order as names."""
     if kind.sizes != (len(columns),):
         raise RequestError(f"{path} has {len(columns)} columns of features. The model takes {kind.words}")
     return replace(kind, names=tuple(columns))
 
 
 def _delimiter(path: Path) -> str:
-    """A comma, or what stands more often in the first line: a semicolon or a tab."""
+    """The most frequent of comma, semicolon and tab in the first line."""
     with reading(path, "a table with a line of column names"), path.open(encoding="utf-8-sig") as file:
         first = file.readline()
     return max(",;\t", key=first.count)
 
 
 def _told_of_table(table: Table, kind: Floats, label: str) -> tuple[str, ...]:
-    """Columns that the model does not use, cells that were missing, categories that it has never met."""
+    """Remarks about columns that the model does not use, missing cells, and categories unknown to the model."""
     known: dict[str, set[str]] = {}
     for name in kind.names:
         column = _column(name, table)
@@ -271,8 +277,9 @@ def _told_of_table(table: Table, kind: Floats, label: str) -> tuple[str, ...]:
         if missing and "" in categories and column in kind.names:
             said.append(f"{column} is missing in {_rows(missing)}: filled with the mean of the training data")
         elif column not in kind.names:
-            strange = sum(cell not in categories for cell in ("" if is_missing(cell) else cell for cell in cells))
-            said += [f"{column} has a value in {_rows(strange)} that no training row has"] if strange else []
+            unknown = sum(("" if is_missing(cell) else cell) not in categories for cell in cells)
+            if unknown:
+                said.append(f"{column} has a value in {_rows(unknown)} that no training row has")
     return tuple(said)
 
 
@@ -281,7 +288,7 @@ def _rows(count: int) -> str:
 
 
 def _from_ids(path: Path, kind: Tokens) -> Offered:
-    """A sequence of token ids on each line. Words are refused: the tokenizer is not in the model's file."""
+    """The sequences of token ids on the lines of a file. Words are refused, since the model has no tokenizer."""
     with reading(path, "lines of token ids"):
         lines = [line.split() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     if not lines:

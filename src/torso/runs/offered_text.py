@@ -1,4 +1,4 @@
-"""Texts that somebody hands to a trained model: lines of a .txt file, a column of a table, or objects of a program."""
+"""Read the user's texts for a trained model: lines of a .txt file, a column of a table, or a list of strings."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ TABLES = (".csv", ".tsv", ".jsonl")
 
 @dataclass(frozen=True, eq=False)
 class OfferedTexts:
-    """Texts as the model's sequences. `labels`: names of classes, where the data say them."""
+    """Texts as token sequences for a model."""
 
     names: tuple[str, ...]
-    samples: Array
-    labels: tuple[str, ...]
-    remarks: tuple[str, ...]
+    samples: Array  # [n, length], token ids
+    labels: tuple[str, ...]  # the names of their classes, if the data contain them
+    remarks: tuple[str, ...]  # what was changed in the data
 
 
 def of_texts(where: str, texts: Sequence[str], kind: Tokens, tokenizer: Tokenizer) -> OfferedTexts:
-    """Texts of a program; an empty one is refused."""
+    """Texts from a list of strings. An empty string is refused. `where`: what messages call the list."""
     names = tuple(f"text {number}" for number in range(1, len(texts) + 1))
     return _made(where, names, texts, (), kind, tokenizer)
 
 
 def from_lines(path: Path, kind: Tokens, tokenizer: Tokenizer) -> OfferedTexts:
-    """A text on each line; empty lines are left out."""
+    """Texts from a file with one on each line. Empty lines are left out."""
     with reading(path, "a text on each line"):
         found = enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1)
     lines = [(number, line.strip()) for number, line in found if line.strip()]
     names = tuple(f"line {number}" for number, _ in lines)
     made = _made(str(path), names, [line for _, line in lines], (), kind, tokenizer)
-    left_out = lines[-1][0] - len(lines)  # not those at the end of the file
+    left_out = lines[-1][0] - len(lines)  # empty lines at the end of the file are not counted
     if not left_out:
         return made
     return replace(made, remarks=(*made.remarks, f"empty lines are left out: {left_out}"))
@@ -52,7 +52,9 @@ def from_lines(path: Path, kind: Tokens, tokenizer: Tokenizer) -> OfferedTexts:
 def from_table(
     path: Path, delimiter: str, kind: Tokens, tokenizer: Tokenizer, label: str, text: Sequence[str]
 ) -> OfferedTexts:
-    """The text column of a table, or several that are joined; the only column beside the label needs no name."""
+    """Texts from a column of a table, or from several that are joined.
+
+    If the table has only one column in addition to the label, its name does not matter."""
     table = read_jsonl(path) if path.suffix.lower() == ".jsonl" else Table.read(path, CsvConfig(delimiter=delimiter))
     others = [name for name in table.names if name != label]
     if list(text) == [TEXT] and TEXT not in table.names and len(others) == 1:

@@ -1,4 +1,4 @@
-"""A model for a client that was not there: from its own files, at once or by tuning, judged on a part held out."""
+"""`torso.personalize`: a personal model for a client that was not part of the run, from its own labelled samples."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ HELD_OUT = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Personalized:
-    """A client's model and what it is worth: accuracies in percent on samples held out, NaN where there are none."""
+    """A client's model, and its accuracy on held-out samples."""
 
-    network: Network  # to be used: the personal one, or the one before where that is better
-    how: str  # never auto
-    before: float
+    network: Network  # the model to use: the personal one, or the one before if that is better
+    how: str  # the way in which it was made; never "auto"
+    before: float  # accuracy in percent; NaN if no samples are held out
     after: float
-    samples: int  # that the model was made from
-    held_out: int
+    samples: int  # number of samples from which the model was made
+    held_out: int  # number of held-out samples
     is_personal: bool  # whether `network` is the personal one
-    new_classes: tuple[str, ...] = ()  # that the federation never saw
+    new_classes: tuple[str, ...] = ()  # classes that the federation never saw
     remarks: tuple[str, ...] = ()
 
     @property
@@ -44,17 +44,23 @@ class Personalized:
         return self.after < self.before
 
     def as_json(self) -> dict[str, Any]:
-        known = {"before": self.before, "after": self.after} if self.held_out else {"before": None, "after": None}
-        counts = {"samples": self.samples, "held_out": self.held_out}
-        said = {"new_classes": list(self.new_classes), "remarks": list(self.remarks)}
-        return {"how": self.how, **known, **counts, "personal": self.is_personal, **said}
+        return {
+            "how": self.how,
+            "before": self.before if self.held_out else None,
+            "after": self.after if self.held_out else None,
+            "samples": self.samples,
+            "held_out": self.held_out,
+            "personal": self.is_personal,
+            "new_classes": list(self.new_classes),
+            "remarks": list(self.remarks),
+        }
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a way is chosen and carried out."""
+    """The options with which a way is chosen and carried out."""
 
-    held_out: float
+    held_out: float  # share of each class
     seed: int
     epochs: int | None
 
@@ -73,27 +79,30 @@ def personalize(
     data_root: str | Path | None = None,
     accept_changed_data: bool = False,
 ) -> Personalized:
-    """A personal model for a client that the run has never heard of, from its labelled samples.
+    """A personal model for a client that was not part of the run, from its labelled samples.
 
     `model`: a network, an exported file, a Result, or the folder of a finished run; tuning needs one of the last two.
     `data`: a folder CLASS/*.png, a .csv, .jsonl or .npz file with labels (`text`: its column of texts).
     `how`: "hyper" makes the head from the mix of classes (Fed-RoD's hypernetwork); "class-means" takes the nearest
     class mean of the body's features; "calibrate" gives BatchNorm the statistics of the client; "tune" trains as the
-    method's new clients do, for `epochs`; "auto" takes what does best on a part of the training samples.
+    method's new clients do, for `epochs`; "auto" takes the way that does best on a part of the training samples.
 
-    A share `held_out` of each class is not trained on and measures the model before and after. If the model was better
-    before, that one is the result, unless `keep`. `data_root` and `accept_changed_data` are as in `torso.load`."""
+    A share `held_out` of each class is not trained on. The model is measured on it before and after. If the model was
+    better before, that one is the result, unless `keep`. `data_root`, `accept_changed_data`: as in `torso.load`."""
     _check(how, held_out, epochs)
     result = _result_of(model, data_root, accept_changed_data)
     generic = network_of(model if result is None else result)
     card = card_of(generic)
     found = offered(data, card, label, text)
     client = _client_of(found, card.names, label)
-    train, test = (client.take(rows) for rows in split_by_class(client.labels, held_out, seed))
+    train_rows, test_rows = split_by_class(client.labels, held_out, seed)
+    train = client.take(train_rows)
+    test = client.take(test_rows)
     chosen, why = _chosen(how, generic, result, train, _Plan(held_out, seed, epochs))
     personal, remarks = made(chosen, generic, result, train, epochs)
-    before, after = (_accuracy(net, test) for net in (generic, personal))
-    is_personal = keep or not after < before
+    before = _accuracy(generic, test)
+    after = _accuracy(personal, test)
+    is_personal = keep or not after < before  # NaN: nothing is held out, and the personal model is used
     return Personalized(
         network=personal if is_personal else generic,
         how=chosen,
@@ -108,12 +117,12 @@ def personalize(
 
 
 def write(found: Personalized, out: str | Path, form: Form = PLAIN) -> list[Path]:
-    """The model and a page that says how to use it, in a folder that is empty or not there yet."""
+    """Write the model, and a page that says how to use it, into a folder that is empty or does not exist."""
     return write_models(Path(out), [(card_of(found.network).kind, found.network)], form, more=story(found))
 
 
 def story(found: Personalized) -> str:
-    """What was done, in a few sentences."""
+    """A few sentences about how the model was made."""
     said = [f"Made by `torso personalize` ({found.how}) from {found.samples} samples of the client."]
     if found.held_out:
         said.append(
@@ -136,15 +145,16 @@ def _check(how: str, held_out: float, epochs: int | None) -> None:
 
 
 def _result_of(model: Any, data_root: str | Path | None, accept_changed_data: bool) -> Result | None:
-    """The run, where one is given."""
+    """The run, if `model` is one or the folder of one. None for a network or a model file."""
     if isinstance(model, Result):
         return model
-    is_folder = isinstance(model, str | Path) and model_file(Path(model)).is_dir()
-    return load(model, data_root=data_root, accept_changed_data=accept_changed_data) if is_folder else None
+    if isinstance(model, str | Path) and model_file(Path(model)).is_dir():
+        return load(model, data_root=data_root, accept_changed_data=accept_changed_data)
+    return None
 
 
 def _client_of(found: Offered, known: tuple[str, ...], label: str) -> Client:
-    """The client's samples with numbers of classes; classes that the model has not come behind those it has."""
+    """The client's samples with class numbers. Classes that are new to the model come after those that it has."""
     if not found.labels:
         raise RequestError(
             "the data do not say the class of each sample. Expected: a folder for each class with its images, an .npz "
@@ -157,32 +167,38 @@ def _client_of(found: Offered, known: tuple[str, ...], label: str) -> Client:
     if empty is not None:
         raise RequestError(f"{empty} has no class. Expected: a class for each sample")
     names = (*known, *sorted(set(found.labels) - set(known)))
-    place = {name: number for number, name in enumerate(names)}
-    return Client(found.samples, np.array([place[name] for name in found.labels], np.int64), names, len(known))
+    number_of = {name: number for number, name in enumerate(names)}
+    return Client(found.samples, np.array([number_of[name] for name in found.labels], np.int64), names, len(known))
 
 
 def _chosen(how: str, generic: Network, result: Result | None, train: Client, plan: _Plan) -> tuple[str, list[str]]:
-    """The way that is asked for, refused where the model does not allow it. `auto`: the way that does best on a part of
-    the training samples, which its model is not made from; without such a part a made head or class means."""
+    """The way to make the model, and remarks. Raises RequestError if the model does not allow the way asked for.
+
+    "auto" is the way that does best on a held-out part of the training samples. If nothing can be held out, it is
+    "hyper" if the model allows it, else "class-means"."""
     reasons = ways(generic, result, train.new)
     allowed = [way for way, reason in reasons.items() if not reason]
     if how != "auto":
         if reasons[how]:
             raise RequestError(f"--how {how}: {reasons[how]}. Accepted here: auto, {', '.join(allowed)}")
         return how, []
-    inner, judge = (train.take(rows) for rows in split_by_class(train.labels, plan.held_out or HELD_OUT, plan.seed + 1))
-    if not len(judge) or len(allowed) == 1:
+    train_rows, validation_rows = split_by_class(train.labels, plan.held_out or HELD_OUT, plan.seed + 1)
+    inner = train.take(train_rows)
+    validation = train.take(validation_rows)
+    if not len(validation) or len(allowed) == 1:
         return "hyper" if "hyper" in allowed else "class-means", []
-    scores = {way: _accuracy(made(way, generic, result, inner, plan.epochs)[0], judge) for way in allowed}
+    scores = {way: _accuracy(made(way, generic, result, inner, plan.epochs)[0], validation) for way in allowed}
+    best = max(scores, key=lambda way: scores[way])
     said = ", ".join(f"{way} {score:.1f} %" for way, score in scores.items())
-    return max(scores, key=lambda way: scores[way]), [f"auto: on {len(judge)} of the training samples {said}"]
+    return best, [f"auto: on {len(validation)} of the training samples {said}"]
 
 
 def _accuracy(net: Network, test: Client) -> float:
+    """The accuracy in percent; NaN if there are no samples."""
     if not len(test):
         return float("nan")
-    said = logits_of(net, test.samples).argmax(dim=1).numpy()
-    return float(100 * (said == test.labels).mean())
+    predicted = logits_of(net, test.samples).argmax(dim=1).numpy()
+    return float(100 * (predicted == test.labels).mean())
 
 
 def _told_of_classes(client: Client, card: Card) -> tuple[str, ...]:

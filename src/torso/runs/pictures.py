@@ -1,4 +1,4 @@
-"""Images of any size, colour and orientation as a model takes them, with a record of what was changed."""
+"""Convert images of any size, colour and orientation to a model's kind of input, and tell what was changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torso.data.image_files import in_threads, open_image, reason_of, too_deep
 from torso.data.inputs import Pixels
 from torso.errors import RequestError
 
-MOST_PIXELS = 64_000_000  # a small file may unpack to very many
+MOST_PIXELS = 64_000_000  # limit of an image, since a small file may unpack to very many pixels
 _EXPECTED = "an image (PNG, JPEG, WebP, BMP, GIF, TIFF, PPM)"
 _MODES = {1: "L", 3: "RGB"}
 _COLOURS = {"L": "grey", "RGB": "colour", "RGBA": "colour with transparency", "P": "a palette", "1": "black and white"}
@@ -24,16 +24,16 @@ _COLOURS = {"L": "grey", "RGB": "colour", "RGBA": "colour with transparency", "P
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """An image of the model's size and channels; what it was before."""
+    """An image with the model's size and channels, and how it was before."""
 
     pixels: NDArray[np.uint8]  # [H, W, C]
-    size: tuple[int, int]  # width and height, upright
-    mode: str
-    turned: bool  # by its EXIF orientation
+    size: tuple[int, int]  # original width and height, after it was turned upright
+    mode: str  # original mode of Pillow
+    turned: bool  # whether it was turned by its EXIF orientation
 
 
 def read_pictures(paths: Sequence[Path], kind: Pixels) -> list[Fitted | RequestError]:
-    """The images of files, each fitted to the model; for one that cannot be read the reason stands in its place."""
+    """The images of files, each fitted to the model. An unreadable file gives an error in place of its image."""
 
     def read(path: Path) -> Fitted | RequestError:
         try:
@@ -101,17 +101,19 @@ def _from_array(where: str, array: Any) -> Image.Image:
 
 
 def told(pictures: Sequence[Fitted], kind: Pixels) -> tuple[str, ...]:
-    """What was done to images, each kind of change once."""
-    wanted, mode, every = (kind.width, kind.height), _MODES.get(kind.channels, ""), len(pictures)
+    """Remarks about what was changed in images, one for each kind of change."""
+    wanted = (kind.width, kind.height)
+    mode = _MODES.get(kind.channels, "")
+    every = len(pictures)
     said = []
     resized = [picture for picture in pictures if picture.size != wanted]
     if resized:
-        first = "{}×{}".format(*resized[0].size)
+        width, height = resized[0].size
         sizes = len({picture.size for picture in resized})
-        from_ = first if sizes == 1 else f"{sizes} sizes, the first {first}"
-        bent = any(p.size[0] * kind.height != p.size[1] * kind.width for p in resized)
-        kept = "; the proportions changed" if bent else ""
-        said.append(f"{_of(len(resized), every)} resized to {kind.width}×{kind.height} (from {from_}{kept})")
+        from_ = f"{width}×{height}" if sizes == 1 else f"{sizes} sizes, the first {width}×{height}"
+        is_distorted = any(p.size[0] * kind.height != p.size[1] * kind.width for p in resized)
+        proportions = "; the proportions changed" if is_distorted else ""
+        said.append(f"{_of(len(resized), every)} resized to {kind.width}×{kind.height} (from {from_}{proportions})")
     for before, count in Counter(p.mode for p in pictures if p.mode != mode).items():
         said.append(f"{_of(count, every)} converted from {_COLOURS.get(before, before)} to {_COLOURS[mode]}")
     turned = sum(picture.turned for picture in pictures)

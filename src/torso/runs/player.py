@@ -1,4 +1,4 @@
-"""The rounds of a run as they are played: with their faults and simulated hours, and the next one begun ahead."""
+"""The player of a run's rounds: adds faults and simulated time, and can begin the next round ahead of time."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ from torso.runs.rounds import Begun, Round, begin_round, end_round
 from torso.runs.speeds import hours_of
 from torso.runs.stage import Stage
 
-_OBJECTS = 20  # of Python, at most, that a round leaves a participant
+_OBJECTS = 20  # Python objects that a round creates and keeps for each participant, at most
 
 
 class Player:
-    """Plays one round after the other."""
+    """Plays the rounds of a run, one after the other."""
 
     def __init__(self, job: Job, features: FeaturePlan, stop: Stop) -> None:
-        self.job, self.features, self.stop = job, features, stop
-        self._ahead: Begun | None = None  # the next round, if it has begun
+        self.job = job
+        self.features = features
+        self.stop = stop
+        self._ahead: Begun | None = None  # the next round, if it has begun already
 
     def play(self, engine: Engine, stage: Stage, state: State, attempt: int = 0) -> tuple[State, Round]:
-        """The next state, and what happened; raises what `play_round` does."""
+        """Play the next round. Returns the new state and what happened. Raises the errors of `play_round`."""
         with patient_collector(_OBJECTS * self._participants(stage)):
-            ahead, self._ahead = self._ahead, None
-            fits = ahead is not None and ahead.state is state
-            begun = ahead if ahead and fits else self._begin(engine, stage, state, attempt)
+            begun, self._ahead = self._ahead, None
+            if begun is None or begun.state is not state:  # not begun, or begun from a state that proved wrong
+                begun = self._begin(engine, stage, state, attempt)
             self._ahead = self.look_ahead(engine, begun)
             return end_round(begun)
 
     def _participants(self, stage: Stage) -> int:
-        """About as many as a round has."""
+        """The approximate number of participants of a round."""
         return int(self.job.roster.clients * (stage.train.fraction if stage.meets else 1))
 
     def _begin(self, engine: Engine, stage: Stage, state: State, attempt: int = 0) -> Begun:
@@ -48,9 +50,12 @@ class Player:
         return begin_round(stage, state, self.job.roster, place, run.seed, faults, hours)
 
     def look_ahead(self, engine: Engine, begun: Begun) -> Begun | None:
-        """The next round, asked of the device before the numbers of this one are read, so that neither waits for the
-        other. It counts if this one ends as it was guessed, and nothing else comes between them."""
-        after, measure = begun.number + 1, self.job.config.measure
+        """Begin the next round before the numbers of this one are read from the device, so that the device never idles.
+
+        The next round is used if this one ends as expected (`begun.guess`). None if it cannot be begun: there is no
+        expectation, this round is the last, or something is measured or analysed between the two."""
+        after = begun.number + 1
+        measure = self.job.config.measure
         measured = measure.every and begun.number % measure.every == 0
         if begun.guess is None or after > self.job.rounds or measured or of_rounds(measure.analyses) or self.stop.asked:
             return None
@@ -59,5 +64,5 @@ class Player:
             return None
         try:
             return self._begin(engine, stage, begun.guess[0])
-        except TorsoError:  # it is raised when its turn comes
+        except TorsoError:  # the round is then begun in its turn, which raises the error again
             return None

@@ -1,4 +1,4 @@
-"""What a trained model says of new samples: names of classes and probabilities. n samples, C classes."""
+"""`torso.predict`: class names and probabilities for new samples. n samples, C classes."""
 
 from __future__ import annotations
 
@@ -33,20 +33,19 @@ _AT_ONCE = 256  # samples in a batch
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Probabilities [n, C] of samples with names. `labels`: the classes that the data name, where the model has all of
-    them."""
+    """The predictions of a model for n samples."""
 
-    names: tuple[str, ...]
-    classes: tuple[str, ...]
-    probabilities: NDArray[np.float32]
-    labels: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()  # what was done to the data, and what to know of the answers
+    names: tuple[str, ...]  # of the samples
+    classes: tuple[str, ...]  # names of the C classes
+    probabilities: NDArray[np.float32]  # [n, C]
+    labels: tuple[str, ...] = ()  # the true classes, if the data contain them and the model has all of them
+    remarks: tuple[str, ...] = ()  # what was changed in the data, and what to know about the predictions
 
     def __len__(self) -> int:
         return len(self.names)
 
     def top(self, count: int = 3) -> list[list[tuple[str, float]]]:
-        """The most probable classes of each sample with their probabilities, the best first."""
+        """For each sample its most probable classes with their probabilities, the most probable first."""
         order = np.argsort(-self.probabilities, axis=1, kind="stable")[:, :count]
         return [
             [(self.classes[place], float(row[place])) for place in best]
@@ -55,7 +54,7 @@ class Predictions:
 
     @property
     def right(self) -> int | None:
-        """How many answers are the class that the data name; None where they name none."""
+        """The number of samples whose most probable class is the true one; None if the true classes are unknown."""
         if not self.labels:
             return None
         return sum(best[0][0] == label for best, label in zip(self.top(1), self.labels, strict=True))
@@ -69,15 +68,14 @@ class Predictions:
         return {"predictions": rows, "classes": list(self.classes), **known, "remarks": list(self.remarks)}
 
     def write(self, path: str | Path, count: int = 3) -> Path:
-        """A .csv file with a row for each sample: its name, and pairs of a class and its probability."""
+        """Write a .csv file with a row for each sample: its name, and pairs of a class and its probability."""
         path = Path(path)
         if path.suffix.lower() != ".csv":
             raise RequestError(f"--out {str(path)!r} does not end in .csv. Example: {path.with_suffix('.csv')}")
         best = self.top(count)
-        head = [
-            "sample",
-            *(f"{what}_{place + 1}" for place in range(len(best[0])) for what in ("class", "probability")),
-        ]
+        head = ["sample"]
+        for place in range(1, len(best[0]) + 1):
+            head += [f"class_{place}", f"probability_{place}"]
 
         def fill(temporary: Path) -> None:
             with temporary.open("w", encoding="utf-8", newline="") as file:
@@ -102,12 +100,12 @@ def predict(
     label: str = LABEL,
     text: str = TEXT,
 ) -> Predictions:
-    """Names and probabilities for new samples.
+    """Predict classes and their probabilities for new samples.
 
-    `model`: a network of a run, an exported file, a Result, or the folder of a finished run; of the last two `client`
-    says whose model (None: the generic one). `data`: an image, a folder of images, a .csv, .jsonl, .npz or .txt file,
-    or objects: images of Pillow, arrays, a list of texts. `label`: the column of a table that names the class, which is
-    no feature. `text`: the column of the texts, or several with commas between them."""
+    `model`: a network of a run, an exported file, a Result, or the folder of a finished run. `client`: for the last
+    two, the client whose model is used (None: the generic model). `data`: an image, a folder of images, a .csv, .jsonl,
+    .npz or .txt file, or objects: Pillow images, arrays, a list of texts. `label`: the column of a table that names the
+    class; it is not used as a feature. `text`: the column of the texts, or several separated by commas."""
     net = network_of(model, client)
     return answers(net, offered(data, card_of(net), label, text))
 
@@ -119,8 +117,9 @@ def network_of(
     *,
     accept_changed_data: bool = False,
 ) -> Network:
-    """The network that is meant: by itself, in a file, or of a client of a run (`data_root` and `accept_changed_data`
-    as in `torso.load`)."""
+    """The network that `model` and `client` stand for: the network itself, one in a file, or one of a run.
+
+    `data_root` and `accept_changed_data` are as in `torso.load`."""
     if isinstance(model, str | Path):
         path = model_file(Path(model))
         if not path.exists():
@@ -138,7 +137,9 @@ def network_of(
 
 
 def model_file(path: Path) -> Path:
-    """The file in a folder that export or personalize wrote, where it is the only one; any other path as it is."""
+    """The model file in a folder that `torso export` or `torso personalize` wrote. Any other path is returned as it is.
+
+    Raises RequestError if the folder has several models."""
     if not path.is_dir() or (path / "config.toml").exists():
         return path
     found = sorted(file.name for file in path.glob(f"*{SUFFIX}") if not is_encoder(file))
@@ -149,7 +150,7 @@ def model_file(path: Path) -> Path:
 
 
 def _of_run(result: Result, client: int | str | None) -> Network:
-    """A model of a run; BatchNorm that goes by the batch gets statistics of training data, as at export."""
+    """A model of a run. BatchNorm without running statistics gets statistics of training data, as at export."""
     net = result.network(client)
     if result.federation is None:
         return net
@@ -158,53 +159,56 @@ def _of_run(result: Result, client: int | str | None) -> Network:
 
 
 def _number(client: int | str | None, names: tuple[str, ...]) -> int | str | None:
-    """A client as a Result takes it: digits are a number unless a client has that name."""
+    """A client's name or number as a Result takes it. A text of digits is a number unless a client has that name."""
     if isinstance(client, str) and client not in names and client.isascii() and client.isdecimal():
         return int(client)
     return client
 
 
 def answers(net: Network, data: Offered) -> Predictions:
-    """What a network says of samples that fit it."""
+    """The predictions of a network for samples of its kind of input."""
     card = card_of(net)
     probabilities = torch.softmax(logits_of(net, data.samples), dim=1).numpy()
-    strange = sorted(set(data.labels) - set(card.names))
-    mixed = (f"an answer is {card.answers}",) if card.answers else ()
-    said = (*data.remarks, *_told_of_labels(data.labels, strange), *mixed, *_caution(card, len(data)))
-    return Predictions(data.names, card.names, probabilities, () if strange else data.labels, said)
+    unknown = sorted(set(data.labels) - set(card.names))
+    which_head = (f"an answer is {card.answers}",) if card.answers else ()
+    said = (*data.remarks, *_told_of_labels(data.labels, unknown), *which_head, *_caution(card, len(data)))
+    return Predictions(data.names, card.names, probabilities, () if unknown else data.labels, said)
 
 
-def _told_of_labels(labels: tuple[str, ...], strange: list[str]) -> tuple[str, ...]:
-    """A word where answers are not counted because the data name other classes too; folders may be no classes at all,
-    and then there is nothing to say."""
-    if not strange or set(labels) == set(strange):
+def _told_of_labels(labels: tuple[str, ...], unknown: list[str]) -> tuple[str, ...]:
+    """A remark if the model does not have some classes of the data, so that right answers are not counted.
+
+    If it has none of them, the folders of the data are no classes at all, and there is no remark."""
+    if not unknown or set(labels) == set(unknown):
         return ()
-    some = ", ".join(strange[:5]) + (" …" if len(strange) > 5 else "")
+    some = ", ".join(unknown[:5]) + (" …" if len(unknown) > 5 else "")
     return (f"right answers are not counted: the data name classes that the model has not ({some})",)
 
 
 def logits_of(net: Network, samples: Array) -> Tensor:
-    """[n, C] on the CPU."""
-    said = in_batches(samples, lambda part: net(net.prepare(part)))
-    if not said.isfinite().all():
+    """The logits [n, C] of samples, on the CPU. Raises RequestError if they are not finite."""
+    logits = in_batches(samples, lambda part: net(net.prepare(part)))
+    if not logits.isfinite().all():
         raise RequestError("the model answers with numbers that are not finite (NaN): its training has failed.")
-    return said
+    return logits
 
 
 @torch.no_grad()
 def in_batches(samples: Array, call: Callable[[Array], Tensor]) -> Tensor:
-    """What a network says of samples [n, *], on the CPU. A batch takes every k-th sample: data are often sorted by
-    class, and BatchNorm that goes by the batch wants all classes in it."""
+    """The outputs of `call` for samples [n, *], on the CPU, computed in batches.
+
+    A batch takes every k-th sample: data are often sorted by class, and BatchNorm that uses the statistics of the batch
+    needs all classes in it."""
     stride = -(-len(samples) // _AT_ONCE)
-    said = [call(samples[first::stride]).float().cpu() for first in range(stride)]
-    every = torch.empty(len(samples), *said[0].shape[1:])
-    for first, part in enumerate(said):
+    parts = [call(samples[first::stride]).float().cpu() for first in range(stride)]
+    every = torch.empty(len(samples), *parts[0].shape[1:])
+    for first, part in enumerate(parts):
         every[first::stride] = part
     return every
 
 
 def _caution(card: Card, samples: int) -> tuple[str, ...]:
-    """A word on networks whose BatchNorm goes by the batch."""
+    """A remark about a network whose BatchNorm uses, or used before calibration, the statistics of the batch."""
     if card.calibrated:
         return (
             f"BatchNorm has the statistics of {card.calibrated} samples, so a single sample is answered as in a batch",

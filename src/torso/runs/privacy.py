@@ -1,4 +1,4 @@
-"""The privacy of a run, worked out: who is drawn, with how much noise, and what that has cost so far."""
+"""Differential privacy of a run: its sampling rate, its noise, and the privacy budget that is spent so far."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from torso.nets import Tensors
 from torso.server.accountant import Releases, epsilon_of, noise_for
 from torso.server.private import Mechanism, PrivateSum
 
-_CLIP = 1.0  # where nobody has set one
-_WEAK = 0.01  # δ above which a person should be told
-_LOUD = 5.0  # times the longest update: noise in which little can be learned
+_CLIP = 1.0  # the default clip
+_WEAK = 0.01  # the user is warned of a larger δ
+_LOUD = 5.0  # the user is warned if the noise is this many times as long as the longest mean update
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """Of a run as a whole. `secret`: what noise and samples are drawn from where they must be one; in a simulation both
-    follow from the seed, so that it can be repeated."""
+    """The privacy of a whole run."""
 
     config: PrivacyConfig
-    fraction: float  # q
-    clients: int  # N, those that train
-    rounds: tuple[int, ...]  # in which something travels
-    exchanges: tuple[int, ...]  # rounds before which all clients are asked for class sums
+    fraction: float  # q, the share of clients that take part in a round
+    clients: int  # N, the number of training clients
+    rounds: tuple[int, ...]  # the rounds in which clients send something
+    exchanges: tuple[int, ...]  # the rounds before which all clients are asked for class sums
     seed: int
-    variances: frozenset[str] = frozenset()  # tensors that are not below zero, whatever the noise
-    numbers: int = 0  # that travel in a round, at most
+    variances: frozenset[str] = frozenset()  # tensors that are kept at zero or above, whatever the noise
+    numbers: int = 0  # the largest number of values that a client sends in a round
+    # the key from which noise and samples are drawn, in a real federation; empty in a simulation, where both follow
+    # from the seed, so that a run can be repeated
     secret: bytes = b""
 
     @property
@@ -49,17 +50,17 @@ class Privacy:
 
     @property
     def size(self) -> int:
-        """⌊q·N⌋, one at least: what a fixed sample has."""
+        """⌊q·N⌋, at least one: the number of clients in a sample of fixed size."""
         return max(math.floor(self.clients * self.fraction + 1e-9), 1)
 
     @property
     def rate(self) -> float:
-        """The chance of a client to take part in a round."""
+        """The probability that a client takes part in a round."""
         return self.fraction if self.poisson else self.size / self.clients
 
     @property
     def expected(self) -> float:
-        """m, by which a sum is divided."""
+        """m, the expected number of participants, by which a sum is divided."""
         return self.clients * self.rate
 
     @property
@@ -77,26 +78,26 @@ class Privacy:
 
     @cached_property
     def noise(self) -> float:
-        """z: as it is set, or as the budget needs it."""
+        """z, the noise multiplier: as the config sets it, or the smallest that stays within the config's ε."""
         if not self.config.epsilon:
             return self.config.noise
         return noise_for(self.config.epsilon, lambda noise: self._spent(self.last, noise))
 
     @property
     def last(self) -> int:
-        """The last round that costs anything; 0: the exchange before the first is all."""
+        """The last round that spends privacy. 0: only the exchange before the first round does."""
         return max(self.rounds, default=0)
 
     def epsilon(self, round: int) -> float:
-        """ε of all rounds up to this one."""
+        """The ε that is spent after this round."""
         return self._spent(round, self.noise)
 
     def _spent(self, round: int, noise: float) -> float:
-        asked = sum(each <= max(round, 1) for each in self.exchanges)
-        played = sum(each <= round for each in self.rounds)
+        exchanges = sum(each <= max(round, 1) for each in self.exchanges)
+        rounds = sum(each <= round for each in self.rounds)
         fixed = not self.poisson and self.rate < 1
         size, clients = (self.size, self.clients) if fixed else (0, 0)
-        releases = (Releases(asked, noise, 1.0), Releases(played, noise, self.rate, fixed, clients, size))
+        releases = (Releases(exchanges, noise, 1.0), Releases(rounds, noise, self.rate, fixed, clients, size))
         return epsilon_of(releases, self.delta)
 
     @cached_property
@@ -120,11 +121,11 @@ class Privacy:
         return found
 
     def settle(self) -> None:
-        """Find the noise and check the numbers, before a run begins: the accountant may take seconds."""
+        """Compute the noise and check the settings. Done before a run begins: the accountant may take seconds."""
         self.so_far(self.last, {})
 
     def notes(self) -> tuple[str, ...]:
-        """What a person should know before the first round."""
+        """What the user should know before the first round."""
         loud = self.mechanism.update_noise * math.sqrt(self.numbers) / self.expected
         found = [self.words()]
         if self.rounds and loud >= _LOUD:
@@ -141,7 +142,7 @@ class Privacy:
         return tuple(found)
 
     def words(self) -> str:
-        """What a run will have cost in the end, in one line."""
+        """One line about the ε that the whole run spends, its noise, clip and sampling."""
         spent = self.epsilon(self.last)
         cost = f"ε = {spent:.4g} at δ = {self.delta:.3g}" if math.isfinite(spent) else "no bound on ε (no noise)"
         found = f", found for privacy.epsilon = {self.config.epsilon:g}" if self.config.epsilon else ""
@@ -153,17 +154,17 @@ class Privacy:
         return f"privacy: {cost} after {len(self.rounds)} rounds; noise {self.noise:.4g}{found}, {clip}"
 
     def sum_of(self, model: Tensors, travels: Collection[str], state: Tensors) -> PrivateSum:
-        """An empty sum for a round that begins at this model. Counters (integers) stay as they are."""
+        """An empty private sum for a round that begins at this model. Integer tensors (counters) are left out."""
         start = {name: model[name] for name in sorted(travels) if model[name].is_floating_point()}
         return PrivateSum(self.mechanism, state, start, self.variances)
 
     def so_far(self, round: int, state: Tensors) -> dict[str, float | None]:
-        """After a round: ε, None where there is no bound, and the clip of the next."""
+        """The ε that is spent after a round (None: no bound), and the clip of the next round."""
         spent = self.epsilon(round)
         return {"epsilon": spent if math.isfinite(spent) else None, "clip": self.mechanism.bound(state)}
 
     def as_json(self, round: int, state: Tensors) -> dict[str, Any]:
-        """What the result of a run tells."""
+        """The entry "privacy" of result.json."""
         return {
             **self.so_far(round, state),
             "delta": self.delta,

@@ -1,4 +1,4 @@
-"""Which runs can be private: what they send must be covered by the clipped and noised sum, or is refused by name."""
+"""Add differential privacy to a run's stages. A method that sends more than the clipped, noised sum is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torso.server.statistics import Statistics, words
 
 
 def private(config: Config, plan: tuple[Stage, ...], roster: Roster) -> tuple[Stage, ...]:
-    """The stages with the privacy that the config asks for; raises RequestError where it cannot be given."""
+    """The stages with the privacy that the config asks for. Raises RequestError if a stage cannot be private."""
     if not config.privacy.on:
         return plan
     for stage in plan:
@@ -45,18 +45,18 @@ def private(config: Config, plan: tuple[Stage, ...], roster: Roster) -> tuple[St
 
 
 def _numbers(stage: Stage) -> int:
-    """How many numbers of the model a client sends in a round."""
+    """The number of values of the model that a client sends in a round."""
     model = stage.net.state_dict()
     return sum(model[name].numel() for name in stage.travels if model[name].is_floating_point())
 
 
 def _sends(stage: Stage) -> bool:
-    """Whether clients send something in its rounds: not where the server learns alone."""
+    """Whether clients send something in the stage's rounds. They do not if only the server trains."""
     return bool(stage.travels and stage.plan(stage.first))
 
 
 def variances_of(net: Network) -> frozenset[str]:
-    """The running variances of BatchNorm."""
+    """The names of the running variances of BatchNorm layers."""
     return frozenset(
         f"{where}.running_var"
         for where, module in net.named_modules()
@@ -65,12 +65,13 @@ def variances_of(net: Network) -> frozenset[str]:
 
 
 def _check_run(config: Config, releases: Sequence[int], clients: int) -> None:
+    """Refuse settings of the run that contradict privacy."""
     if not releases:
         raise RequestError(
             f"privacy protects what travels, and nothing does with method {config.method.name!r}. "
             "Leave privacy out, or choose another method"
         )
-    if config.run.flower.secure.kind != "none":  # first: both have a say in min_clients
+    if config.run.flower.secure.kind != "none":  # checked first, since it needs min_clients, which is refused below
         raise RequestError(
             f"run.flower.secure.kind = {config.run.flower.secure.kind!r} shows the server sums only, and privacy has "
             "it clip single uploads. Accepted: one of the two"
@@ -85,13 +86,13 @@ def _check_run(config: Config, releases: Sequence[int], clients: int) -> None:
 
 
 def _check(stage: Stage) -> None:
-    """Refuse what would be sent, or kept by the server, beside the noised sum."""
+    """Refuse a method that sends, or has the server keep, more than the noised sum."""
     method = stage.method
     if not _only_mean(method.server):
         fine = ", ".join(sorted(name for name, kind in servers.items() if _only_mean(kind)))
         raise RequestError(
-            f"{chosen('method.server', method.server)} looks at single uploads, and under privacy nobody does. "
-            f"Accepted: {fine}"
+            f"{chosen('method.server', method.server)} looks at single uploads, and with privacy the server has only "
+            f"their sum. Accepted: {fine}"
         )
     if method.server.clip:
         raise RequestError(
@@ -109,7 +110,8 @@ def _check(stage: Stage) -> None:
             f"{chosen('method.personal', method.personal)} tells the server about others' models, which privacy does "
             "not cover. Accepted: ones that tell nothing, such as fine-tune"
         )
-    if what := _beside(stage):
+    what = _beside(stage)
+    if what:
         raise RequestError(
             f"{chosen('method.statistics', method.statistics)} needs more than the noised sum of models ({what}), "
             "which privacy does not cover. Accepted: none"
@@ -118,22 +120,24 @@ def _check(stage: Stage) -> None:
 
 
 def _beside(stage: Stage) -> str:
-    """What statistics need beside the noised sum of models, in words; "": nothing, they are made of it."""
+    """What statistics need in addition to the noised sum of models, in words. Empty if they need nothing else."""
     kind = stage.method.statistics
     if kind.mixes or kind.needs_uploads:
         return words(stage.declared()) or "models of single clients' own"
-    if type(kind).combine is not Statistics.combine:  # it hears who took part
+    if type(kind).combine is not Statistics.combine:  # its arguments show who took part
         return words(stage.declared()) or "who took part"
     return words(stage.declared())
 
 
 def _only_mean(rule: ServerRule | type[ServerRule]) -> bool:
-    """Whether a rule sees nothing but the mean: what it says, and what it inherits, may say something else."""
+    """Whether a rule uses nothing but the mean.
+
+    `sees_only_mean` may be inherited by a rule that needs more, so the other flags are checked too."""
     return rule.sees_only_mean and not (rule.needs_each or rule.keeps_uploads or rule.uses_squares)
 
 
 def _tells(drift: Drift | type[Drift]) -> bool:
-    """Whether the server learns more of clients by a correction than what travels anyway."""
+    """Whether a drift correction tells the server more about clients than their shared parts."""
     return drift.remembers or drift.sends or drift.gathers or drift.follows
 
 

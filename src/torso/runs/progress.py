@@ -1,4 +1,4 @@
-"""Progress: a live display on a terminal, one plain line per round elsewhere."""
+"""Listeners that show progress: live bars on a terminal or in a notebook, one plain line per round elsewhere."""
 
 from __future__ import annotations
 
@@ -26,32 +26,36 @@ from torso.runs.rounds import Round
 
 
 def short(accuracy: Mapping[str, Accuracy]) -> str:
+    """Each measure with its mean and standard deviation over clients."""
     return "  ".join(f"{name} {found.mean:.1f} ± {found.std:.1f}" for name, found in accuracy.items())
 
 
 def means(accuracy: Mapping[str, Accuracy]) -> str:
+    """Each measure with its mean over clients."""
     return "  ".join(f"{name} {found.mean:.1f}" for name, found in accuracy.items())
 
 
 def who(round: Round) -> str:
-    """How many have answered, and how many of those who were asked have not."""
+    """How many participants have answered, and how many have not."""
     missing = f", {len(round.missing)} missing" if round.missing else ""
     return f"{len(round.participants)} clients{missing}"
 
 
 def loss_of(loss: float, digits: int) -> str:
-    """A diverging loss has no digits that mean anything."""
+    """The loss as text. A diverging loss is shown with few digits, since the others mean nothing."""
     return f"loss {loss:.{digits}f}" if loss < 1e6 else f"loss {loss:.1e}"
 
 
 def spent(round: Round) -> list[str]:
-    """ε so far, in a private run."""
+    """The ε that is spent so far, as a list of one text. Empty if the run is not private."""
+    if not round.privacy:
+        return []
     epsilon = round.privacy.get("epsilon")
-    return [] if not round.privacy else ["no bound on ε" if epsilon is None else f"ε {epsilon:.3g}"]
+    return ["no bound on ε" if epsilon is None else f"ε {epsilon:.3g}"]
 
 
 def megabytes(round: Round) -> str:
-    """What has travelled so far, both ways."""
+    """The megabytes sent so far in both directions, and the simulated hours if time is simulated."""
     hours = f"  {round.cost.hours:.1f} h" if round.cost.hours else ""
     return f"{(round.cost.bytes_up + round.cost.bytes_down) / 1e6:.1f} MB{hours}"
 
@@ -68,7 +72,10 @@ class PlainLines(Listener):
 
     def begin(self, begin: Begin) -> None:
         self.label = f"{begin.method} seed {begin.seed}"
-        self.rounds, self.done, self.began, self.last = begin.rounds, begin.done, time.perf_counter(), {}
+        self.rounds = begin.rounds
+        self.done = begin.done
+        self.began = time.perf_counter()
+        self.last = {}
         where = f", folder {begin.folder}" if begin.folder else ""
         self._say(f"{self.label}: {begin.rounds} rounds, {begin.clients} clients{where}")
         if begin.note:
@@ -76,8 +83,8 @@ class PlainLines(Listener):
 
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
         self.last = accuracy or self.last
-        here = round.round - self.done
-        left = (time.perf_counter() - self.began) / here * (self.rounds - round.round)
+        played = round.round - self.done
+        left = (time.perf_counter() - self.began) / played * (self.rounds - round.round)
         parts = [
             f"{self.label}: round {round.round}/{self.rounds}",
             who(round),
@@ -87,7 +94,9 @@ class PlainLines(Listener):
             *spent(round),
             f"{left:.0f} s left",
         ]
-        self._say("  ".join([*parts, *([short(self.last)] if self.last else [])]))
+        if self.last:
+            parts.append(short(self.last))
+        self._say("  ".join(parts))
 
     def note(self, text: str) -> None:
         self._say(f"{self.label}: {text}" if self.label else text)
@@ -117,7 +126,8 @@ class LiveBars(Listener):
         )
         self.task = TaskID(0)
         self.last = ""
-        self.waiting: list[TaskID] = []  # shown until the first run begins; one list for all displays beside this one
+        # bars shown until the first run begins; all listeners of the display (see `beside`) share this list
+        self.waiting: list[TaskID] = []
 
     def __enter__(self) -> LiveBars:
         self.progress.start()
@@ -148,7 +158,7 @@ class LiveBars(Listener):
         self.progress.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def beside(self) -> Listener:
-        return copy.copy(self)  # a bar of its own in the same display
+        return copy.copy(self)  # `begin` gives it another bar in the same display
 
     def measuring(self, clients: int) -> None:
         self.progress.update(self.task, news=f"measuring {clients} clients")
@@ -159,7 +169,7 @@ class LiveBars(Listener):
 
 
 class Both(Through):
-    """Tells two listeners."""
+    """A listener that passes everything on to two listeners."""
 
     def __init__(self, listener: Listener, other: Listener) -> None:
         super().__init__(listener)
@@ -190,13 +200,13 @@ class Both(Through):
 
 
 def is_shown(progress: bool | None) -> bool:
-    """Whether a run shows its progress by itself: where that is asked for, and in a notebook where nothing is said."""
+    """Whether a run shows its progress: as `progress` says; if it says nothing (None), only in a notebook."""
     return Console(stderr=True).is_jupyter if progress is None else progress
 
 
 @contextmanager
 def followed(listener: Listener | None, progress: bool | None) -> Iterator[Listener]:
-    """Whoever listens; where progress is shown, with bars in a notebook and on a terminal, or plain lines elsewhere."""
+    """The listener of a run: the given one and, if progress is shown, a display of bars or plain lines."""
     console = Console(stderr=True)
     if not is_shown(progress):
         yield listener or Listener()

@@ -1,4 +1,4 @@
-"""What a run notes of itself on the way: times, memory, what analyses saw. It goes into the folder and the result."""
+"""The record of a run (times, memory, analyses of rounds), which goes into its folder and its result."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from torso.runs.rounds import Round
 
 
 class Record:
-    """The record of one run; without a folder it is in memory alone."""
+    """The record of one run. Without a folder it is only in memory."""
 
     def __init__(self, job: Job, folder: RunFolder | None) -> None:
-        self.job, self.folder = job, folder
+        self.job = job
+        self.folder = folder
         self.seconds = {"train": 0.0, "measure": 0.0}
-        self.analysed: dict[int, dict[str, Any]] = {}  # entries of the analyses of rounds, by round
-        self.counts: dict[str, Any] = {}  # training samples of each client and class, where they are told
-        self.peak_memory: int | None = None
+        self.analysed: dict[int, dict[str, Any]] = {}  # round -> the results of its analyses
+        self.counts: dict[str, Any] = {}  # training samples of each client and class, if clients tell them
+        self.peak_memory: int | None = None  # bytes
 
     def resume(self) -> tuple[State | None, str]:
-        """The state of the newest checkpoint, or None, and where the run goes on, in words."""
+        """The state of the newest checkpoint, or None, and a sentence that says where the run continues."""
         assert self.folder is not None
         self.seconds["train"] = sum((line["seconds"] for line in self.folder.history()), 0.0)
-        broken = self.folder.broken()  # before the history is written anew
+        broken = self.folder.broken()  # must be read before `resume` rewrites the history
         found = self.folder.resume(self.job.model)
         self.analysed = {line["round"]: line["analyses"] for line in self.folder.history() if "analyses" in line}
         if found is None:
@@ -46,7 +47,7 @@ class Record:
     @contextmanager
     def measuring(self) -> Iterator[None]:
         """Count the time of the block as measuring, not as training."""
-        self.note_memory()  # of training: the peak may be counted anew when something else begins
+        self.note_memory()  # the peak of training, since the block may reset the peak
         began = time.perf_counter()
         yield
         self.seconds["measure"] += time.perf_counter() - began
@@ -64,7 +65,7 @@ class Record:
         accuracy: Mapping[str, Accuracy],
         replaced: tuple[str, ...],
     ) -> None:
-        """A line of the history, and a checkpoint where one is due; `replaced`: what the engine had to do again."""
+        """Write a line of the history, and a checkpoint if it is due. `replaced`: messages about work done again."""
         if self.folder is None:
             return
         self.folder.append(line_of(played, seconds, accuracy, replaced, self.analysed.get(played.round)))
@@ -75,7 +76,7 @@ class Record:
     def finish(
         self, state: State, status: str, accuracy: Mapping[str, Accuracy], analyses: Mapping[str, Any]
     ) -> Result:
-        """The result, which the folder has from now on."""
+        """Make the result, and write it to the folder."""
         job, config, seconds = self.job, self.job.config, self.seconds
         self.note_memory()
         result = Result(
@@ -104,8 +105,8 @@ class Record:
         return result
 
     def _checksums(self, state: State) -> dict[str, str]:
-        """For a run that leaves a folder: checksums of what its numbers were made of."""
+        """Checksums of the data and of the final model. Empty if the run has no folder."""
         if self.folder is None:
             return {}
-        data = DataFile.read(self.folder.path)  # none where clients keep their data to themselves
+        data = DataFile.read(self.folder.path)  # None in a real federation, whose clients do not show their data
         return {**({"data": of_data(data.fingerprint)} if data else {}), "model": of_model(state)}

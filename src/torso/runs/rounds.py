@@ -1,4 +1,4 @@
-"""One round: sample, broadcast, local learning, aggregate, server step (spec 1.2). It exists once."""
+"""One round: sample, broadcast, local training, aggregate, server step (spec 1.2). All methods and engines share it."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from torso.server.state import Cost, ServerState
 
 @dataclass(frozen=True)
 class Round:
-    """What happened in a round, for the history."""
+    """What happened in a round, for listeners and the history."""
 
     round: int
-    stage: str
+    stage: str  # the name of the stage's method
     lr: float
-    participants: tuple[int, ...]  # those who answered
-    loss: float  # mean over participants, weighted as the aggregation weights them; NaN: nobody came
-    cost: Cost
-    missing: tuple[int, ...] = ()  # those who were asked and have not answered
-    why: Faults = field(default_factory=dict)  # what went wrong with them, where that is known
-    staleness: tuple[int, ...] = ()  # of the participants' uploads, where rounds are asynchronous
-    privacy: Mapping[str, float | None] = field(default_factory=dict)  # ε so far and the next clip, in a private run
+    participants: tuple[int, ...]  # the clients whose uploads are used
+    loss: float  # mean over participants, weighted as in the aggregation; NaN if there are none
+    cost: Cost  # of all rounds so far
+    missing: tuple[int, ...] = ()  # clients that were asked and whose uploads are not used
+    why: Faults = field(default_factory=dict)  # missing client -> what went wrong, if that is known
+    staleness: tuple[int, ...] = ()  # of the participants' uploads in server steps, if rounds are asynchronous
+    privacy: Mapping[str, float | None] = field(default_factory=dict)  # in a private run: ε so far and the next clip
 
 
 class TooFewAnswered(TorsoError):
-    """A round that has not happened: nobody's state has changed by it."""
+    """Too few clients have answered in a round. No state has changed, so the round can be played again."""
 
     def __init__(self, round: int, heard: Sequence[int], missing: Sequence[int], wanted: str) -> None:
         self.round, self.missing = round, tuple(missing)
@@ -60,29 +60,31 @@ def play_round(
     faults: Callable[[Sequence[int]], Faults] | None = None,
     hours: Hours | None = None,
 ) -> tuple[State, Round]:
-    """The next state, and what happened. Raises RunFailed when the result is not finite, or too few uploads are;
-    TooFewAnswered when too few of the participants did: nothing has changed then, and the round can be played again.
+    """Play a round. Returns the new state, and what happened.
 
-    `faults`: what goes wrong with whom of the participants; `hours`: how long they take, where time is simulated."""
+    Raises RunFailed if the result is not finite or too few uploads are finite, and TooFewAnswered if too few
+    participants have answered. Then nothing has changed, and the round can be played again.
+
+    `faults`: gives the faults of participants. `hours`: gives the durations of visits, if time is simulated."""
     return end_round(begin_round(stage, state, roster, engine, seed, faults, hours))
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A round that has been asked of the engine; nothing has been read from the device."""
+    """A round whose work the engine has queued, before any number is read from the device."""
 
     stage: Stage
-    state: State  # before it …
-    server: ServerState  # … and the server's, with the stage's first model where it is needed
+    state: State  # before the round
+    server: ServerState  # the server's part of `state`, with the stage's first model if it is needed
     roster: Roster
     engine: Engine
     seed: int
-    turn: Turn
+    turn: Turn  # the plan of the round
     told: Told
-    came: Aggregate
-    pending: tuple[Pending, ...]
+    aggregate: Aggregate
+    pending: tuple[Pending, ...]  # uploads that arrive in later rounds
     why: Faults
-    guess: tuple[State, Round] | None = None  # what it comes to if all that was sent is finite, without the loss
+    guess: tuple[State, Round] | None = None  # the outcome if all uploads are finite (its loss is NaN)
 
     @property
     def number(self) -> int:
@@ -98,40 +100,43 @@ def begin_round(
     faults: Callable[[Sequence[int]], Faults] | None = None,
     hours: Hours | None = None,
 ) -> Begun:
-    """A round up to where numbers are read from the device: as `play_round`, which raises what goes wrong."""
+    """The first half of `play_round`, up to the point where numbers are read from the device."""
     number = state.round + 1
-    here = engine.present() if comes_and_goes(engine) else None
-    turn = turn_of(stage, state, roster, participants(stage, roster, seed, number, here), seed, hours)
+    available = engine.present() if comes_and_goes(engine) else None
+    chosen = participants(stage, roster, seed, number, available)
+    turn = turn_of(stage, state, roster, chosen, seed, hours)
     before = _with_origin(stage, state.server)
     told = tell(stage, before, roster, turn.beginning, number, seed, len(turn.clients))
     why = faults(turn.clients) if faults else {}
     able = tuple(k for k in turn.beginning if k not in why) if why else turn.beginning
     empty = _aggregate(stage, told, roster, turn.clients, before)
-    came, pending = turn.receive(engine, visit_of(stage, told, seed), able, state, empty)
-    begun = Begun(stage, state, before, roster, engine, seed, turn, told, came, pending, why)
-    return _guessed(begun) if looks_ahead(engine) and not why and came.is_simple else begun
+    aggregate, pending = turn.receive(engine, visit_of(stage, told, seed), able, state, empty)
+    begun = Begun(stage, state, before, roster, engine, seed, turn, told, aggregate, pending, why)
+    if looks_ahead(engine) and not why and aggregate.is_simple:
+        return _guessed(begun)
+    return begun
 
 
 def _guessed(begun: Begun) -> Begun:
-    """With the next state if nothing goes wrong: whether that is so is on its way to the host."""
-    came, stage = begun.came, begun.stage
-    if came.clients != begun.turn.clients or stage.method.server_data != "none":
+    """The round with its outcome if all uploads are finite. The flags that tell this start on their way to the host."""
+    aggregate, stage = begun.aggregate, begun.stage
+    if aggregate.clients != begun.turn.clients or stage.method.server_data != "none":
         return begun
-    server = server_step(stage, begun.server, came, begun.roster, begun.seed)
-    came.ask(all_finite(server.model[name] for name in stage.moving))
+    server = server_step(stage, begun.server, aggregate, begun.roster, begun.seed)
+    aggregate.ask(all_finite(server.model[name] for name in stage.moving))
     return replace(begun, guess=_settled(begun, server, math.nan))
 
 
 def end_round(begun: Begun) -> tuple[State, Round]:
-    """The next state, and what happened, when the device has said so."""
-    stage, came, turn = begun.stage, begun.came, begun.turn
-    loss = came.close()
-    if begun.guess is not None and came.as_asked:
+    """The second half of `play_round`: read the numbers from the device, check them, and make the new state."""
+    stage, aggregate, turn = begun.stage, begun.aggregate, begun.turn
+    loss = aggregate.close()
+    if begun.guess is not None and aggregate.as_asked:
         state, played = begun.guess
         return state, replace(played, loss=loss)
     missing = _missing(begun)
-    _check_enough(stage, came, missing, again=comes_and_goes(begun.engine))
-    server = server_step(stage, begun.server, came, begun.roster, begun.seed)
+    _check_enough(stage, aggregate, missing, again=comes_and_goes(begun.engine))
+    server = server_step(stage, begun.server, aggregate, begun.roster, begun.seed)
     if stage.method.server_data != "none":
         server, server_loss = server_pass(stage, server, begun.roster, begun.engine, begun.seed, begun.number)
         loss = loss if turn.clients else server_loss
@@ -144,73 +149,95 @@ def end_round(begun: Begun) -> tuple[State, Round]:
 
 
 def _missing(begun: Begun) -> tuple[int, ...]:
-    counted = frozenset(begun.came.clients)
-    if len(counted) == len(begun.turn.clients):  # who was heard was asked
+    """The clients that were asked and whose uploads are not used."""
+    counted = frozenset(begun.aggregate.clients)
+    if len(counted) == len(begun.turn.clients):  # only clients that were asked can be counted
         return ()
     return tuple(k for k in begun.turn.clients if k not in counted)
 
 
 def _settled(begun: Begun, server: ServerState, loss: float) -> tuple[State, Round]:
-    """The next state, and what happened, once the server has moved."""
-    stage, before, came, turn, number = begun.stage, begun.server, begun.came, begun.turn, begun.number
-    heard, missing, why = came.clients, _missing(begun), {**begun.why, **came.refused}
+    """The new state and the record of the round, after the server's step."""
+    stage = begun.stage
+    before = begun.server
+    aggregate = begun.aggregate
+    turn = begun.turn
+    number = begun.number
+    heard = aggregate.clients
+    why = {**begun.why, **aggregate.refused}
     busy = turn.busy(heard, why)
     cost = before.cost + cost_of(stage, begun.roster, before, begun.told, busy)
     cost = replace(cost, hours=turn.hour(before.cost.hours, busy))
     server = replace(server, round=number, met=ClientSet(server.met).union(heard), cost=cost)
-    stale = turn.staleness(heard)
-    played = Round(number, stage.method.name, stage.rate(number), heard, loss, cost, missing, why, stale)
-    return State(server, begun.state.clients.updated(came.left), begun.pending), played
+    played = Round(
+        round=number,
+        stage=stage.method.name,
+        lr=stage.rate(number),
+        participants=heard,
+        loss=loss,
+        cost=cost,
+        missing=_missing(begun),
+        why=why,
+        staleness=turn.staleness(heard),
+    )
+    return State(server, begun.state.clients.updated(aggregate.left), begun.pending), played
 
 
 def _with_origin(stage: Stage, server: ServerState) -> ServerState:
-    """The server's state with the stage's first model, where clients' own models begin at it."""
+    """The server's state with the stage's first model, if clients' own models begin at it."""
     if not stage.method.personal.from_start or server.origin:
         return server
     return replace(server, origin={name: server.model[name] for name in stage.moving})
 
 
 def _aggregate(stage: Stage, told: Told, roster: Roster, clients: Sequence[int], server: ServerState) -> Aggregate:
-    """The sums of a round before anybody has come. Under privacy all clients weigh the same."""
+    """The empty aggregate of a round. With privacy all clients have the same weight."""
     declared = dict(zip(clients, roster.sizes_of(clients).tolist(), strict=True))
     weights = weights_of(roster, clients, "uniform" if stage.privacy else stage.train.weighting)
     return Aggregate(stage, told, weights, roster.malicious, declared, server.privacy)
 
 
-def _check_enough(stage: Stage, came: Aggregate, missing: Sequence[int], again: bool) -> None:
-    """Whether a round can go on with those who were heard. It is played again where the others may be heard then.
+def _check_enough(stage: Stage, aggregate: Aggregate, missing: Sequence[int], again: bool) -> None:
+    """Raise an error if the uploads of a round are too few: TooFewAnswered if a repetition may help, else RunFailed.
 
-    `again`: a client whose upload had a wrong form may send another one. One that is not finite comes back the same."""
-    heard, rule = len(came.clients), stage.method.server
-    honest = [k for k, kind in came.refused.items() if kind == NOT_FINITE and k not in came.malicious]
-    if honest and not again:  # a simulation knows who lies: this one has diverged, and so has the method (spec 3.7)
-        raise _diverged(came, honest)
-    if stage.privacy:  # it counts as it is: an end or a repetition would tell of those who were drawn
+    `again`: in a repetition, a client whose upload had a wrong form may send a right one (a real federation). An upload
+    that is not finite would come back the same."""
+    heard = len(aggregate.clients)
+    rule = stage.method.server
+    honest = [k for k, kind in aggregate.refused.items() if kind == NOT_FINITE and k not in aggregate.malicious]
+    if honest and not again:  # a simulation knows that these are no attackers: the method has diverged (spec 3.7)
+        raise _diverged(aggregate, honest)
+    if stage.privacy:  # the round counts as it is: a failure or a repetition would tell who was drawn
         return
-    least, wanted = stage.train.min_clients if missing else 0, f"train.min_clients = {stage.train.min_clients}"
+    least = stage.train.min_clients if missing else 0
+    wanted = f"train.min_clients = {stage.train.min_clients}"
     if rule.least > max(heard, least) and (heard or missing):
-        least, wanted = rule.least, f"{chosen('method.server', rule)} needs {rule.least}"
+        least = rule.least
+        wanted = f"{chosen('method.server', rule)} needs {rule.least}"
     if heard >= least:
         return
-    lost = sorted(k for k, kind in came.refused.items() if kind == NOT_FINITE or not again)
+    lost = sorted(k for k, kind in aggregate.refused.items() if kind == NOT_FINITE or not again)  # would fail again
     if not lost or heard + len(missing) - len(lost) >= least:
-        raise TooFewAnswered(came.round, came.clients, missing, wanted)
-    if heard or any(came.refused[k] != NOT_FINITE for k in lost):
-        kinds = ", ".join(sorted({came.refused[k] for k in lost}))
+        raise TooFewAnswered(aggregate.round, aggregate.clients, missing, wanted)
+    if heard or any(aggregate.refused[k] != NOT_FINITE for k in lost):
+        kinds = ", ".join(sorted({aggregate.refused[k] for k in lost}))
         raise RunFailed(
-            f"round {came.round}: what {named(lost)} sent is not used ({kinds}); {heard} left, and {wanted}"
+            f"round {aggregate.round}: what {named(lost)} sent is not used ({kinds}); {heard} left, and {wanted}"
         )
-    raise _diverged(came, lost)
+    raise _diverged(aggregate, lost)
 
 
-def _diverged(came: Aggregate, clients: Sequence[int]) -> RunFailed:
-    """What is said where the numbers of clients are not finite."""
-    if burst := came.burst.intersection(clients):
-        return RunFailed(f"non-finite loss in round {came.round}, client {min(burst)}")
-    return RunFailed(f"non-finite weights after round {came.round}")
+def _diverged(aggregate: Aggregate, clients: Sequence[int]) -> RunFailed:
+    """The error if numbers of these clients are not finite."""
+    burst = aggregate.burst.intersection(clients)
+    if burst:
+        return RunFailed(f"non-finite loss in round {aggregate.round}, client {min(burst)}")
+    return RunFailed(f"non-finite weights after round {aggregate.round}")
 
 
 def named(clients: Sequence[int]) -> str:
-    """Clients in words, not all of many."""
+    """Clients as text, for example "clients 1, 4". Of many, the first ten and their number."""
+    plural = "s" if len(clients) > 1 else ""
     some = ", ".join(map(str, clients[:10]))
-    return f"client{'s' * (len(clients) > 1)} {some}" + (f", … ({len(clients)} in all)" if len(clients) > 10 else "")
+    more = f", … ({len(clients)} in all)" if len(clients) > 10 else ""
+    return f"client{plural} {some}{more}"

@@ -41,11 +41,11 @@ def run(
     engine: EngineFactory | None = None,
     accept_changed_data: bool = False,
 ) -> Result:
-    """Train, measure and record one experiment; `config` may be a mapping with the words of a `Config`.
+    """Train, measure and record one experiment. `config`: a `Config`, or a mapping with its keys.
 
-    With `out` the run has a folder and can be resumed from it; without, it lives in memory. A finished run goes on
-    where it is resumed with a larger `train.rounds`. A run is resumed with the data that it began with; others are
-    refused, unless `accept_changed_data`.
+    With `out` the run has a folder and can be resumed from it. Without it, the run is only in memory. A finished run
+    that is resumed with a larger `train.rounds` continues. A run is resumed with the data with which it began. Other
+    data are refused, unless `accept_changed_data`.
 
     `clients`: your own, in place of `data.source`: a list or a dict by name of `(samples, labels)` or of Datasets, or
     `torso.Clients`. `model`: your own nn.Module, in place of `model.body`; its last linear layer is the head. To resume
@@ -55,11 +55,11 @@ def run(
     you leave it out, a notebook shows it and a script does not. `listener`: an object of a class that derives from
     `torso.Listener`; the run calls its hooks, whether or not progress is shown.
 
-    `federation` shares data that are loaded already between runs with equal `data.*` and `run.seed`. `engine` stands in
-    for what `run.engine` names.
+    `federation`: data that are loaded already, to share them between runs with equal `data.*` and `run.seed`. `engine`:
+    an engine's factory, used in place of the one that `run.engine` names.
     """
     with followed(listener, progress) as heard:
-        handed = hand_over(Config.of(config), clients, model)  # its objects stay known while this is held
+        handed = hand_over(Config.of(config), clients, model)  # objects are registered as long as it exists
         told = heard if on_round is None else OnRound(heard, on_round)
         folder = RunFolder.check(Path(out), handed.config, resume, extend=True) if out is not None else None
         if resume and folder is None:
@@ -79,7 +79,7 @@ def _simulated(
     engine: EngineFactory | None,
     accept_changed_data: bool,
 ) -> Result:
-    """The run of clients whose data are in this process."""
+    """A run whose clients' data are in this process."""
     before = folder.path if folder and resume else None
     if federation is None:
         federation = data_of(where_data_were(before, config) if before else config)
@@ -93,15 +93,16 @@ def _simulated(
         if not resume:
             folder.create()
         with folder.held():
-            if folder.finished:  # by another process, in the meantime
+            if folder.finished:  # another process has finished it in the meantime
                 return Result.read(folder.path)
-            notes = [*([extend(folder, job)] if folder.extends else []), *changed]
+            notes = [extend(folder, job)] if folder.extends else []
+            notes += changed
             note_data(folder.path, config, federation)
             return play(job, place, replace(folder, extends=0), resume, listener, stop, notes=notes)
 
 
 def _changed_data(folder: Path, federation: Federation, accept: bool) -> list[str]:
-    """A note of the data that have changed since the run in a folder began; refused unless that is accepted."""
+    """A note about data that have changed since the run began. Raises RequestError unless the user accepts that."""
     how = f"torso run --out {shlex.quote(str(folder))} --resume {ACCEPT}"
     changed = check_data(folder, federation, accept=accept, how=how)
     return [f"the data have changed since the run began, as you accept: {changed}"] if changed else []

@@ -1,4 +1,4 @@
-"""Who takes part in a round, and how much each weighs in a mean."""
+"""Draw the participants of a round, and compute their weights in a mean."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ from torso.runs.stage import Stage
 def sample(
     roster: Roster, fraction: float, seed: int, round: int, here: Collection[int] | None = None, least: int = 1
 ) -> tuple[int, ...]:
-    """m = max(⌊N·f⌋, least) training clients without replacement; the same for every method at one seed (spec 1.1).
+    """Draw m = max(⌊N·f⌋, least) training clients without replacement, the same for every method at a seed (spec 1.1).
 
-    `here`: those who can come, where not everybody can; N is their number then, and the draw is the usual one where all
-    are there. Its time depends on m, not on N (NumPy draws few of many without shuffling them all)."""
+    `here`: the available clients, if not all are; N is then their number. If all are available, the draw is the same as
+    without `here`. The time depends on m, not on N (NumPy draws few of many without shuffling all)."""
     newcomers = roster.newcomers
     count = roster.clients - len(newcomers)
-    able = None if here is None else [k for k in roster.training.tolist() if k in here]
-    if able is not None and len(able) < count:
-        count = len(able)
-    else:
-        able = None
+    available = None  # None: all training clients
+    if here is not None:
+        available = [k for k in roster.training.tolist() if k in here]
+        if len(available) < count:
+            count = len(available)
+        else:
+            available = None
     size = min(max(math.floor(count * fraction + 1e-9), least), count)
     drawn = np.sort(numpy_generator(seed, "participants", round).choice(count, size, replace=False))
-    if able is not None:
-        return tuple(able[place] for place in drawn)
-    # skip the newcomers: the j-th training client has as many newcomers before it as lie at or below it
+    if available is not None:
+        return tuple(available[place] for place in drawn)
+    # `drawn` counts training clients only: add to each the number of newcomers before it
     if len(newcomers):
         drawn = drawn + np.searchsorted(newcomers - np.arange(len(newcomers)), drawn, side="right")
     return tuple(drawn.tolist())
 
 
 def poisson_sample(roster: Roster, chance: float, seed: int, round: int) -> tuple[int, ...]:
-    """Each training client with this chance, whoever else comes; it may be nobody."""
+    """Draw each training client with this probability, independently of the others. The sample may be empty."""
     drawn = numpy_generator(seed, "participants", round).random(len(roster.training))
     return tuple(roster.training[drawn < chance].tolist())
 
@@ -45,10 +47,11 @@ def poisson_sample(roster: Roster, chance: float, seed: int, round: int) -> tupl
 def participants(
     stage: Stage, roster: Roster, seed: int, round: int, here: Collection[int] | None = None
 ) -> tuple[int, ...]:
-    """Nobody waits for a server that shares nothing: local-only clients all train in every round (spec 5.1).
+    """The clients that take part in a round. `here`: as in `sample`.
 
-    Nobody comes where clients train nothing, and the server learns alone. `here`: as in `sample`. Under privacy the
-    draw is what the accountant counts on, from all clients: who is not there is missing."""
+    If a method shares nothing, all clients train in every round (spec 5.1). If clients train nothing and the server
+    trains alone, there are no participants. With privacy the sample is drawn from all clients, as the accountant
+    assumes, and a client that is not available is missing."""
     if not stage.plan(round):
         return ()
     if stage.privacy:
@@ -60,7 +63,7 @@ def participants(
 
 
 def weights_of(roster: Roster, clients: Sequence[int], weighting: str) -> dict[int, float]:
-    """The shares of clients in a mean over them, which sum to 1."""
+    """Client -> its weight in a mean over these clients. The weights sum to 1."""
     if not clients:
         return {}
     sizes = roster.sizes_of(clients).astype(np.float64)

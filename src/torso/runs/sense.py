@@ -1,4 +1,4 @@
-"""Combinations of choices that cannot mean anything are refused, with the reason and what would do."""
+"""Checks of a method: combinations of choices that contradict each other are refused, with what is accepted instead."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _server(method: Method) -> str:
 
 
 def _check_that_something_travels(stage: Stage) -> None:
-    """A correction, or a server rule, has something to act on."""
+    """Refuse a drift correction or a server rule if nothing travels on which it could act."""
     method = stage.method
     guards = method.server == Mean() or (method.server.takes_statistics and bool(stage.declared()))
     if not stage.corrected and (type(method.drift) is not NoDrift or not guards):
@@ -50,7 +50,7 @@ def _check_that_something_travels(stage: Stage) -> None:
 
 
 def _check_apart(stage: Stage) -> None:
-    """Nothing goes by a mean that the server does not take."""
+    """Refuse choices that need a mean of the uploads if the server takes none (method.server = "apart")."""
     method = stage.method
     if not method.server.keeps_uploads:
         return
@@ -68,7 +68,7 @@ def _check_apart(stage: Stage) -> None:
 
 
 def _check_one_beginning(stage: Stage) -> None:
-    """In asynchronous rounds, no correction compares participants that began at different models."""
+    """Refuse asynchronous rounds with a correction that needs all participants to begin at the same model."""
     method = stage.method
     if method.server.waits_for and _needs_one_beginning(method.drift):
         free = ", ".join(sorted(name for name, kind in drifts.items() if not _needs_one_beginning(kind)))
@@ -79,7 +79,7 @@ def _check_one_beginning(stage: Stage) -> None:
 
 
 def _check_whole_rounds(stage: Stage) -> None:
-    """In asynchronous rounds, no personal model is chosen among those of a round's participants."""
+    """Refuse asynchronous rounds with personal models that compare the models of a round's participants."""
     method = stage.method
     if method.server.waits_for and method.personal.declares(1):
         raise RequestError(
@@ -89,7 +89,7 @@ def _check_whole_rounds(stage: Stage) -> None:
 
 
 def _check_memories(stage: Stage) -> None:
-    """A rule that bounds what one upload can do is not evaded by the memories beside the uploads."""
+    """Refuse a robust server rule with a correction whose memories an attacker could use to evade the rule."""
     method = stage.method
     if method.drift.remembers and not method.server.trusts:
         free = ", ".join(sorted(name for name, kind in drifts.items() if not kind.remembers))
@@ -100,7 +100,7 @@ def _check_memories(stage: Stage) -> None:
 
 
 def _check_trained_on_server(stage: Stage) -> None:
-    """What the server trains on its own data reaches the clients."""
+    """Refuse to train parts on the server's data that do not travel to the clients."""
     method = stage.method
     shared = frozenset(part_names(stage.net, method.share.part))
     unshared = moved_by(stage.server_plan(stage.first)) - shared
@@ -113,7 +113,7 @@ def _check_trained_on_server(stage: Stage) -> None:
 
 
 def _check_weighed_loss(stage: Stage) -> None:
-    """A step that learns weights of a loss has one that takes them."""
+    """Refuse a step that learns the weights of a loss if the loss has no weights."""
     method = stage.method
     balanced = isinstance(method.objective, BalancedSoftmax) and method.objective.gamma > 0
     if isinstance(method.step, MetaWeighted) and not balanced:
@@ -124,7 +124,7 @@ def _check_weighed_loss(stage: Stage) -> None:
 
 
 def _check_statistics(stage: Stage) -> None:
-    """Refuse statistics beside a server rule that makes nothing of them, or whose promise they would break."""
+    """Refuse statistics with a server rule that cannot use them, or whose robustness they would break."""
     method = stage.method
     _check_heard(method, stage.net)
     if type(method.statistics) is NoStatistics:
@@ -146,8 +146,9 @@ def _check_statistics(stage: Stage) -> None:
 
 
 def _check_guarded(stage: Stage, named: str, server: str) -> None:
-    """Refuse statistics that the server rule cannot guard as it guards models."""
-    method, single = stage.method, [n for n, each in stage.declared().items() if each.rule == "each"]
+    """Refuse statistics that a robust server rule cannot guard as it guards models."""
+    method = stage.method
+    single = [name for name, each in stage.declared().items() if each.rule == "each"]
     if single or method.statistics.weighs:
         by = f"use each client's own {single[0]!r}" if single else f"weigh models by {method.statistics.weighs!r}"
         raise RequestError(
@@ -164,31 +165,35 @@ def _check_guarded(stage: Stage, named: str, server: str) -> None:
 
 
 def _check_heard(method: Method, net: Network) -> None:
-    """Refuse a loss, or a way to personal models, that reads statistics which nobody tells."""
+    """Refuse a loss, or personal models, that read statistics which the server does not send."""
     needs = {"objective": hears(method.objective), "personal": method.personal.hears}
     for axis, names in needs.items():
-        if not set(names) <= (told := _told(method.statistics, net) if names else set()):
-            missing = next(name for name in names if name not in told)
-            fitting = sorted(repr(kind) for kind, each in statistics.items() if set(names) <= _told(each(), net))
-            raise RequestError(
-                f"{chosen(f'method.{axis}', getattr(method, axis))} reads {missing!r} of what the server tells, and "
-                f"{chosen('method.statistics', method.statistics)} tells nothing of it. Accepted: method.statistics = "
-                f"{' or '.join(fitting) or 'one that does'}"
-            )
+        if not names:
+            continue
+        told = _told(method.statistics, net)
+        missing = next((name for name in names if name not in told), None)
+        if missing is None:
+            continue
+        fitting = sorted(repr(kind) for kind, each in statistics.items() if set(names) <= _told(each(), net))
+        raise RequestError(
+            f"{chosen(f'method.{axis}', getattr(method, axis))} reads {missing!r} of what the server tells, and "
+            f"{chosen('method.statistics', method.statistics)} tells nothing of it. Accepted: method.statistics = "
+            f"{' or '.join(fitting) or 'one that does'}"
+        )
 
 
 def _told(choice: Statistics, net: Network) -> set[str]:
-    """The statistics that all participants are told."""
+    """The names of the statistics that all participants are told."""
     return set(choice.to_all(ServerView(choice.first(net, net.classes, 0))))
 
 
 def _needs_one_beginning(drift: Drift | type[Drift]) -> bool:
-    """Whether a correction compares participants that begin a round at the same model."""
+    """Whether a correction needs all participants of a round to begin at the same model."""
     return drift.remembers or drift.gathers or drift.follows
 
 
 def check_parts(method: Method, net: Network) -> None:
-    """Say no to a part that the network does not have, with the key that asks for it."""
+    """Refuse parts that the network does not have. The message names the key."""
     trained = [("method.train", phase.part) for phase in method.train]
     trained += [("method.personal.phases", phase.part) for phase in method.personal.phases]
     trained.append(("method.server_data", method.server_data))
@@ -201,7 +206,7 @@ def check_parts(method: Method, net: Network) -> None:
 
 
 def check_part(key: str, part: str, net: Network, learns: bool) -> None:
-    """Refuse a part that is unknown or empty, or that is to learn and is frozen, by the key that asks for it."""
+    """Refuse a part that is unknown, empty, or frozen although it has to learn. `key`: the key for the message."""
     try:
         names = part_names(net, part)
     except RequestError as error:

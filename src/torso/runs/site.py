@@ -1,4 +1,4 @@
-"""One client at a place of its own: what it answers to what a server asks. Samples and what it holds stay here."""
+"""A client on its own machine: its answers to what the server asks. Its samples and its state stay here."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from torso.server.state import ServerState
 
 @dataclass(frozen=True)
 class Standing:
-    """How a run stands when a client is asked about models: what the server would tell it in one more round, and the
-    tensors that accuracy is reported on where those are others."""
+    """The server's state as a client is told of it when it is asked to evaluate or export models."""
 
     round: int
-    told: Told
-    shown: Tensors
+    told: Told  # what the server would tell in one more round
+    shown: Tensors  # [*], the tensors on which accuracy is reported, if they differ from what is broadcast
 
     @property
     def server(self) -> ServerState:
@@ -39,21 +38,25 @@ class Standing:
 
 
 class Site:
-    """`federation` has the samples of this client alone. What the client holds is handed in and given back."""
+    """One client's side of a run. The client's state is passed in and returned, so the caller can store it.
+
+    `federation` contains the samples of this client only."""
 
     def __init__(self, job: Job, federation: Federation, client: int) -> None:
-        self.job, self.client, self.federation = job, client, federation
+        self.job = job
+        self.client = client
+        self.federation = federation
         self.workspace = Workspace.at(job.net, federation, job.config.run.precision)
 
     def hear(self, message: Message, known: Tensors | None = None, origin: Tensors | None = None) -> Told:
-        """What the client makes of what it is told: the tensors that do not travel are `known`, or the run's first."""
+        """Read the server's message. Tensors that do not travel are taken from `known`, or from the initial model."""
         stage = self.job.stage(message.numbers.round)
         if origin is None and stage.method.personal.from_start:
             origin = {name: self.job.model[name] for name in stage.moving}
         return Told.heard(message, {**self.job.model, **(known or {})}, origin)
 
     def visit(self, told: Told, held: ClientState = NOTHING) -> tuple[Message, ClientState]:
-        """Take part in a round: what is sent, and what the client goes on with."""
+        """Take part in a round. Returns the message to send, and the client's new state."""
         stage = self.job.stage(told.round)
         visit = visit_of(stage, told, self.job.config.run.seed)
         store = Store({self.client: held})
@@ -61,19 +64,19 @@ class Site:
         return sent.message(), store.updated(sent.left)[self.client]
 
     def class_sums(self, model: Tensors) -> Tensors:
-        """Features summed by class, and how many there are, for a start that asks for them."""
+        """The features summed by class [C, d], and the number of samples by class [C], for a start that needs them."""
         config = self.job.config
         work = class_sums_of(model, config.measure.batch_size, config.run.seed)
         return {name: tensor[0].cpu() for name, tensor in work(self.workspace, [self.client]).items()}
 
     def exam(self, names: Sequence[str], standing: Standing, held: ClientState) -> Values:
-        """The measures that are taken of this client."""
+        """The values of measures for this client."""
         state, store = self._state(standing, held)
         how = evaluation_of(self.job, self.job.stage(state.round), state, standing.told)
         return Exam(tuple(names), state.reported.model, how)(self.workspace.holding(store), [self.client])
 
     def pooled_exam(self, model: Tensors) -> Values:
-        """How many of the client's test samples the generic model has right."""
+        """The number of the client's test samples, and of those that the generic model classifies correctly."""
         return PooledExam(model, self.job.config.measure.batch_size)(self.workspace, [self.client])
 
     @property
@@ -82,20 +85,22 @@ class Site:
         return "newcomer" if self.client in self.job.roster.newcomers else "personal"
 
     def make(self, standing: Standing, held: ClientState) -> tuple[float | None, float | None, Network]:
-        """The client's own model as it is exported, and its accuracy on the client's test data: of the model that it
-        holds, and of its own."""
+        """The client's own model for export, and two accuracies on the client's test data.
+
+        Returns the accuracy of the model that the client holds, the accuracy of its own model, and its own model."""
         state, store = self._state(standing, held)
         how = evaluation_of(self.job, self.job.stage(state.round), state, standing.told)
         workspace = self.workspace.holding(store)
-        made = {
-            kind: MakeModels(kind, state.reported.model, how)(workspace, [self.client])[0]
-            for kind in ("held", self.kind)
-        }
-        before, after = (self._accuracy(tensors) for tensors in made.values())
-        return before, after, network_of(self.job, made[self.kind], self.kind, self.client)
+        (held_model,) = MakeModels("held", state.reported.model, how)(workspace, [self.client])
+        (own_model,) = MakeModels(self.kind, state.reported.model, how)(workspace, [self.client])
+        before = self._accuracy(held_model)
+        after = self._accuracy(own_model)
+        return before, after, network_of(self.job, own_model, self.kind, self.client)
 
     def _accuracy(self, tensors: Tensors) -> float | None:
-        deck, batch = self.workspace.test_deck([self.client]), self.job.config.measure.batch_size
+        """The accuracy in percent on the client's test data; None if it has none."""
+        deck = self.workspace.test_deck([self.client])
+        batch = self.job.config.measure.batch_size
         stacked = {name: tensor[None].to(self.federation.device) for name, tensor in tensors.items()}
         answer = mixed_answer(stacked[CENTRES]) if CENTRES in stacked else own_answer
         found = float(percent_correct(self.workspace.context, deck, stacked, batch, answer))

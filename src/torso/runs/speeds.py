@@ -1,6 +1,6 @@
-"""Simulated time: how long a client's visit takes, drawn from (seed, client) and (seed, round, client).
+"""Simulated time: the duration of a client's visit, drawn from (seed, client) and (seed, round, client).
 
-A synchronous round lasts as long as the slowest visit in it. Asynchronous rounds: buffered.py.
+A synchronous round lasts as long as its slowest visit. Asynchronous rounds: buffered.py.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from torso.config import SpeedsConfig
 
 Hours = Callable[[int, Sequence[int]], Sequence[float]]
-"""(round in which visits begin, clients) → how many hours the visit of each lasts."""
+"""(round in which visits begin, clients) → the duration of each client's visit in hours."""
 
 
 def hours_of(config: SpeedsConfig, seed: int, round: int, clients: Sequence[int]) -> list[float]:
-    """Log-normal: hours · exp(sigma · z_client + jitter · z_visit)."""
+    """The durations of visits. They are log-normal: hours · exp(sigma · z_client + jitter · z_visit)."""
     return [config.hours * math.exp(_log_hours(config, seed, round, client)) for client in clients]
 
 
@@ -30,5 +30,5 @@ def _log_hours(config: SpeedsConfig, seed: int, round: int, client: int) -> floa
 
 
 def an_hour_each(_: int, clients: Sequence[int]) -> list[float]:
-    """The hours of clients where nobody has set speeds."""
+    """The durations of visits if the config sets no speeds: one hour each."""
     return [1.0] * len(clients)

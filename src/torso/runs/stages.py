@@ -1,4 +1,4 @@
-"""A run is a row of stages: usually one, two where a method begins at another's finished model (the start axis)."""
+"""The stages of a run: usually one; two if a method begins at the finished model of another one (the start axis)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torso.runs.stage import Stage
 
 
 def stages(config: Config, net: Network) -> tuple[Stage, ...]:
-    """Work the config out, checking what only the network can tell (parts, blocks)."""
+    """The stages of a config for a network. Checks everything for which the network is needed (parts, blocks)."""
     plan = _stages(config.method, config.train, net, chain=())
     if config.personalize.part != "method":
         check_part("personalize.part", config.personalize.part, net, learns=True)
@@ -25,11 +25,12 @@ def stages(config: Config, net: Network) -> tuple[Stage, ...]:
 
 
 def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, ...]) -> tuple[Stage, ...]:
+    """The stages of a method, after those of the method at whose model it begins. `chain`: names of later methods."""
     earlier = method.start.earlier()
     before = () if earlier is None else _stages_before(method, earlier, train, net, chain)
     first = before[-1].last + 1 if before else 1
     pace = method.start.pace(Pace(train.rounds, train.lr, train.schedule))
-    if before and pace.rounds < 1:  # its start would never be carried out
+    if before and pace.rounds < 1:  # without a round, the method's start would never be carried out
         raise RequestError(
             f"{chosen('method.start', method.start)} trains {before[-1].method.name!r} first and leaves no round to "
             f"{method.name!r}. Expected: a pace of one round or more"
@@ -67,6 +68,7 @@ def _stage(method: Method, train: TrainConfig, net: Network, first: int, pace: P
 
 
 def check_server_data(plan: tuple[Stage, ...], roster: Roster) -> None:
+    """Refuse a method that trains on server data if the server has none."""
     for stage in plan:
         if stage.method.server_data != "none" and roster.server_samples == 0:
             raise RequestError(

@@ -1,4 +1,4 @@
-"""An engine that looks, between groups of clients, whether the run is to stop."""
+"""An engine that can be stopped between groups of clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stoppable:
-    """`heed` is called before each group; it raises where somebody wants an end."""
+    """An engine that calls a function before each group of clients. The function raises an error to stop the work."""
 
     engine: Engine
     heed: Callable[[], None]
@@ -23,7 +23,7 @@ class Stoppable:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """The engine's own end is that of whoever opened it."""
+        """Does nothing: the inner engine is closed by the code that opened it."""
 
     def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
         self.heed()

@@ -1,4 +1,4 @@
-"""What clients are told in a round, and what they do with it."""
+"""Make the message (`Told`) and the work (`Visit`) of a round's participants from the server's state."""
 
 from __future__ import annotations
 
@@ -27,20 +27,25 @@ def tell(
     seed: int,
     participants: int | None = None,
 ) -> Told:
-    """What clients are told that begin in a round. `participants`: how many uploads make it; None: theirs."""
-    among = len(chosen) if participants is None else participants
-    method, keeps_uploads = stage.method, stage.method.server.keeps_uploads
-    told = method.drift.sends or method.drift.follows
-    drift = server.drift if told else {}
-    if told and not drift:
-        drift = {name: server.model[name].new_zeros(server.model[name].shape) for name in stage.corrected}
+    """What the server tells the clients `chosen`, whose visits begin in round `number`.
+
+    `participants`: the number of uploads that make the round, if it is not that of `chosen`."""
+    if participants is None:
+        participants = len(chosen)
+    method = stage.method
+    keeps_uploads = method.server.keeps_uploads
+    drift: Tensors = {}
+    if method.drift.sends or method.drift.follows:
+        drift = server.drift
+        if not drift:  # before the first round
+            drift = {name: server.model[name].new_zeros(server.model[name].shape) for name in stage.corrected}
     held = held_by(stage, server, seed)
     offers = {k: _offer(stage, server, roster, number, k, seed) for k in chosen} if keeps_uploads else {}
     return Told(
         round=number,
         model=server.model,
         travels=() if keeps_uploads else tuple(sorted(stage.travels)),
-        participants=stage.privacy.told if stage.privacy else among,
+        participants=stage.privacy.told if stage.privacy else participants,
         drift=drift,
         mean=_mean_model(stage, server, chosen) if method.drift.gathers else {},
         origin=server.origin,
@@ -52,15 +57,16 @@ def tell(
 
 
 def _own(statistics: Statistics, held: ServerView, chosen: Sequence[int]) -> dict[int, Tensors]:
-    """What single clients are told besides; a client that is told nothing is left out."""
+    """Client -> the statistics for it alone. Clients without any are left out."""
     if type(statistics) is NoStatistics:
         return {}
     return {k: own for k in chosen if (own := statistics.to_one(held, k))}
 
 
 def held_by(stage: Stage, server: ServerState, seed: int) -> ServerView:
-    """What the server has when it combines statistics or tells of them."""
-    if type(statistics := stage.method.statistics) is NoStatistics:
+    """What the server knows when it combines statistics or sends them to clients."""
+    statistics = stage.method.statistics
+    if type(statistics) is NoStatistics:
         return ServerView()
     shared = server.statistics
     if not shared:
@@ -70,7 +76,7 @@ def held_by(stage: Stage, server: ServerState, seed: int) -> ServerView:
 
 
 def visit_of(stage: Stage, told: Told, seed: int) -> Visit:
-    """What a participant does in a round with what it is told: the same on the server's side and on the client's."""
+    """The work of a participant, given the server's message. Server and client make the same object from it."""
     number = told.round
     return Visit(
         told=told,
@@ -89,14 +95,14 @@ def visit_of(stage: Stage, told: Told, seed: int) -> Visit:
 
 
 def _tamper(stage: Stage, participants: int, number: int, seed: int) -> Tamper | None:
-    """How uploads are replaced, where the attack does that (spec 9.6)."""
+    """The replacement of attackers' uploads; None if the attack does not replace uploads (spec 9.6)."""
     if not stage.attack.replaces_uploads():
         return None
     return Tamper(stage.attack, stage.uploaded, participants, seed, number)
 
 
 def _mean_model(stage: Stage, server: ServerState, chosen: Sequence[int]) -> Tensors:
-    """The plain mean of what the participants hold before the round (spec 5.5)."""
+    """The plain mean [*] of the models that the participants hold before the round (spec 5.5)."""
     mean: Tensors = {}
     for client in chosen:
         own = server.uploads.get(client, {})
@@ -105,7 +111,7 @@ def _mean_model(stage: Stage, server: ServerState, chosen: Sequence[int]) -> Ten
 
 
 def _offer(stage: Stage, server: ServerState, roster: Roster, number: int, client: int, seed: int) -> tuple[int, ...]:
-    """Whose models the server sends to a client besides: of those that have uploaded one (spec 5.6)."""
+    """The other clients whose models the server sends to a client, among those that have uploaded one (spec 5.6)."""
     personal = stage.method.personal
     known = server.of_clients.get(client) or personal.known(client, roster.clients)
     return personal.offer(known, sorted(server.uploads), number, numpy_generator(seed, "offer", number, client))

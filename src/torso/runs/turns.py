@@ -1,6 +1,6 @@
-"""How a round goes: all its participants together, or one after the other as their uploads come (buffered.py).
+"""The two kinds of rounds: synchronous (the server waits for all participants) and asynchronous (buffered.py).
 
-Both answer the same questions, so that there is one round.
+Both have the interface `Turn`, so that the code of a round exists once (rounds.py).
 """
 
 from __future__ import annotations
@@ -24,35 +24,37 @@ Clients = tuple[int, ...]
 
 
 class Turn(Protocol):
-    """One round, as planned before anybody trains."""
+    """The plan of one round, made before any client trains."""
 
     @property
     def beginning(self) -> Clients:
-        """Who is sent the present model and trains."""
+        """The clients that are sent the current model and train."""
         ...
 
     @property
     def clients(self) -> Clients:
-        """Whose uploads make the round."""
+        """The clients whose uploads make the round."""
         ...
 
     def receive(
-        self, engine: Engine, visit: Visit, able: Clients, state: State, came: Aggregate
+        self, engine: Engine, visit: Visit, able: Clients, state: State, aggregate: Aggregate
     ) -> tuple[Aggregate, tuple[Pending, ...]]:
-        """Have those of `beginning` train who are `able` to, and take in the uploads of `clients`; which are still to
-        come."""
+        """Have the clients `able` train, and add the uploads of `clients` to `aggregate`.
+
+        `able`: the clients of `beginning` without a fault. Returns the aggregate, and the uploads that arrive in later
+        rounds."""
         ...
 
     def busy(self, heard: Sequence[int], why: Faults) -> Busy:
-        """Who did how much, when these clients were heard and this went wrong with others."""
+        """The clients that did each part of the round. `heard`: whose uploads are used. `why`: faults of the others."""
         ...
 
     def hour(self, before: float, busy: Busy) -> float:
-        """The simulated hour at which the round is over; 0 where time is not simulated."""
+        """The simulated hour at which the round is over; 0 if time is not simulated."""
         ...
 
     def staleness(self, heard: Sequence[int]) -> tuple[int, ...]:
-        """Of these clients' uploads, where rounds are asynchronous."""
+        """The staleness of these clients' uploads in server steps. Empty in a synchronous round."""
         ...
 
 
@@ -62,19 +64,19 @@ class Together:
 
     round: int
     clients: Clients
-    hours: Hours | None
+    hours: Hours | None  # durations of visits; None: time is not simulated
 
     @property
     def beginning(self) -> Clients:
         return self.clients
 
     def receive(
-        self, engine: Engine, visit: Visit, able: Clients, state: State, came: Aggregate
+        self, engine: Engine, visit: Visit, able: Clients, state: State, aggregate: Aggregate
     ) -> tuple[Aggregate, tuple[Pending, ...]]:
-        return add_up(engine, visit, able, state.clients, came, here=came.holds_uploads), ()
+        return add_up(engine, visit, able, state.clients, aggregate, here=aggregate.holds_uploads), ()
 
     def busy(self, heard: Sequence[int], why: Faults) -> Busy:
-        if not why and len(heard) == len(self.clients):  # who was heard was asked
+        if not why and len(heard) == len(self.clients):  # all have answered (only clients that were asked can)
             return Busy(self.clients, self.clients, self.clients)
         counted = frozenset(heard)
         return Busy(
@@ -84,8 +86,10 @@ class Together:
         )
 
     def hour(self, before: float, busy: Busy) -> float:
-        """It lasts as long as its slowest participant."""
-        return before + max(self.hours(self.round, busy.trained)) if self.hours and busy.trained else before
+        """The round lasts as long as its slowest participant."""
+        if self.hours is None or not busy.trained:
+            return before
+        return before + max(self.hours(self.round, busy.trained))
 
     def staleness(self, heard: Sequence[int]) -> tuple[int, ...]:
         return ()
@@ -93,7 +97,7 @@ class Together:
 
 @dataclass(frozen=True)
 class Buffered:
-    """An asynchronous round: it is over when so many uploads have come, whoever else still trains."""
+    """An asynchronous round: it is over when a given number of uploads has arrived. Other clients may still train."""
 
     plan: Plan
 
@@ -106,16 +110,16 @@ class Buffered:
         return self.plan.clients
 
     def receive(
-        self, engine: Engine, visit: Visit, able: Clients, state: State, came: Aggregate
+        self, engine: Engine, visit: Visit, able: Clients, state: State, aggregate: Aggregate
     ) -> tuple[Aggregate, tuple[Pending, ...]]:
         parts = engine.map(visit, able, state.clients)
-        sent, pending = collect(came.stage, visit.told, self.plan, parts, state.pending)
+        sent, pending = collect(aggregate.stage, visit.told, self.plan, parts, state.pending)
         for each in sent:
-            came.take(each)
-        return came, pending
+            aggregate.take(each)
+        return aggregate, pending
 
     def busy(self, heard: Sequence[int], why: Faults) -> Busy:
-        """The work of a visit is counted when its upload comes."""
+        """As in the interface. The work of a visit is counted in the round in which its upload arrives."""
         return Busy(self.beginning, self.clients, self.clients)
 
     def hour(self, before: float, busy: Busy) -> float:
@@ -126,8 +130,12 @@ class Buffered:
 
 
 def turn_of(stage: Stage, state: State, roster: Roster, chosen: Clients, seed: int, hours: Hours | None) -> Turn:
-    """The next round. `chosen`: its participants, or, where it is asynchronous, as many as train at the same time."""
-    number, uploads = state.round + 1, stage.method.server.waits_for
+    """The plan of the next round.
+
+    `chosen`: its participants. For an asynchronous round only their number counts: that many clients train at any
+    time."""
+    number = state.round + 1
+    uploads = stage.method.server.waits_for
     if not uploads or not chosen:
         return Together(number, chosen, hours)
     time = Time(state.cost.hours, number, hours or an_hour_each)

@@ -1,14 +1,14 @@
-"""Whether an upload may be used: the same check in every engine, and for the messages of a real federation.
+"""Checks of uploads: the same in every engine, and for the messages of a real federation.
 
-| kind          | what is wrong                                                                                     |
+| kind          | why an upload is not used                                                                         |
 |---------------|---------------------------------------------------------------------------------------------------|
-| not finite    | a number is infinite or NaN: of the upload, of the loss, of what the client keeps, or its length  |
+| not finite    | a value is infinite or NaN: of the upload, the loss, what the client keeps, or the upload's norm  |
 | wrong form    | a tensor is missing, is one too many, or has another shape or dtype                               |
 | wrong numbers | it is of another round or client, or of another number of samples than the client has declared;   |
-|               | a statistic has numbers that it cannot have: a count that is negative, say                        |
+|               | or a statistic has impossible values, for example a negative count                                |
 | unreadable    | its bytes are no message (real federation only)                                                   |
 
-A client whose upload is not used has not been heard: it holds what it held before the round (faults.py).
+A client whose upload is not used keeps the state that it had before the round (faults.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torso.server.statistics import Declared
 
 
 class Refused(RequestError):
-    """An upload that is not used; `kind` as in the table above."""
+    """The error for an upload that is not used. `kind`: as in the table above."""
 
     def __init__(self, kind: str, words: str) -> None:
         self.kind = kind
@@ -40,12 +40,14 @@ class Refused(RequestError):
 
 @dataclass(frozen=True)
 class Terms:
-    """What the uploads of a round must be."""
+    """The conditions that the uploads of a round must meet."""
 
     round: int
-    forms: Mapping[int, Schema]  # by how many models of others a client was offered: it may send a number for each
-    offered: Mapping[int, int]  # how many those were, where it was offered some
-    samples: Mapping[int, int]  # as clients have declared them; empty: nobody has
+    # number of other clients' models that a client was offered -> the schema of its message, since it may send a number
+    # for each of these models
+    forms: Mapping[int, Schema]
+    offered: Mapping[int, int]  # client -> that number, if it is not 0
+    samples: Mapping[int, int]  # client -> the number of samples that it has declared; empty if none were declared
     declared: Declared = field(default_factory=dict)  # the statistics
 
     @classmethod
@@ -60,10 +62,10 @@ class Terms:
         )
 
     def misfits(self, sent: Sent) -> dict[int, Refused]:
-        """Which of the clients sent what does not fit, and why. Nothing is read from the device."""
+        """Client -> why its upload has a wrong form or wrong numbers. Nothing is read from the device."""
         form = sent.schema
         if not self.offered and sent.round == self.round and form == self.forms[0] and self._declared(sent):
-            return {}
+            return {}  # the usual case: all uploads fit
         found = {
             client: self._misfit(client, form, (sent.round, client, count))
             for client, count in zip(sent.clients, sent.samples, strict=True)
@@ -71,24 +73,24 @@ class Terms:
         return {client: refused for client, refused in found.items() if refused is not None}
 
     def _declared(self, sent: Sent) -> bool:
-        """Whether all of them have as many samples as they have declared, where they have."""
+        """Whether the clients' numbers of samples are those that they have declared, if any were declared."""
         return not self.samples or tuple(map(self.samples.get, sent.clients)) == sent.samples
 
     def checked(self, message: Message, client: int) -> Sent:
-        """What one client's message says; `Refused` where it may not be used."""
+        """The upload in one client's message. Raises `Refused` if it may not be used."""
         numbers = message.numbers
-        if refused := self._misfit(client, message.schema, (numbers.round, numbers.client, numbers.samples)):
+        refused = self._misfit(client, message.schema, (numbers.round, numbers.client, numbers.samples))
+        if refused is not None:
             raise refused
         sent = Sent.received(message)
         if not bool(fine(sent).all()):
             raise Refused(NOT_FINITE, "its loss or its weights are not finite")
         if not bool(self.sound(sent).all()):
-            raise Refused(
-                WRONG_NUMBERS, f"its statistics have numbers that are none of theirs. Expected: {self._kinds}"
-            )
+            raise Refused(WRONG_NUMBERS, f"its statistics have impossible values. Expected: {self._kinds}")
         return sent
 
     def sound(self, sent: Sent) -> Tensor:
+        """Flags [G] on the device: whether a client's statistics have possible values."""
         return sound(sent.said, self.declared, sent.loss)
 
     @property
@@ -98,20 +100,22 @@ class Terms:
         return "; ".join(f"{name} {words.get(kind, kind)}" for name, kind in kinds.items())
 
     def _misfit(self, client: int, form: Schema, numbers: tuple[int, int, int]) -> Refused | None:
+        """Why an upload has a wrong form or wrong numbers. `numbers`: round, client and number of samples."""
         wanted = self.forms[self.offered.get(client, 0)]
         if form != wanted:
-            return Refused(WRONG_FORM, f"the upload of client {client}: {unlike(form, wanted)}")
-        due = (self.round, client, self.samples.get(client, numbers[2]))
-        if numbers != due:
-            said, expected = ("round {}, client {}, {} samples".format(*each) for each in (numbers, due))
-            return Refused(WRONG_NUMBERS, f"it is of {said}. Expected: {expected}")
+            difference = unlike(form, wanted)
+            return Refused(WRONG_FORM, f"the upload of client {client}: {difference}")
+        expected = (self.round, client, self.samples.get(client, numbers[2]))
+        if numbers != expected:
+            text = "round {}, client {}, {} samples"
+            return Refused(WRONG_NUMBERS, f"it is of {text.format(*numbers)}. Expected: {text.format(*expected)}")
         return None
 
 
 def fine(sent: Sent, measured: Tensors | None = None) -> Tensor:
-    """Whose numbers are finite: truths [G] on the device, which nobody has waited for yet.
+    """Flags [G] on the device: whether all values of a client's upload are finite. Nothing waits for the device.
 
-    `measured`: parameters whose distance from what was sent is going to be used; this must be finite too."""
+    `measured`: parameters whose distance from the upload will be used. This distance must be finite too."""
     numbers = (sent.loss, *sent.model.values(), *sent.drift.values(), *sent.said.values())
     found = sent.finite & finite_rows(numbers, sent.loss)
     if measured:
@@ -120,12 +124,16 @@ def fine(sent: Sent, measured: Tensors | None = None) -> Tensor:
 
 
 def sound(said: Tensors, declared: Declared, like: Tensor) -> Tensor:
-    """Whose statistics have numbers that they can have: truths [G] on the device. What is not finite is not judged."""
+    """Flags [G] on the device: whether a client's statistics have possible values. Values that are not finite pass.
+
+    `like`: a tensor [G] on the device."""
     found = torch.ones_like(like, dtype=torch.bool)
     for name, tensor in said.items():
         kind = declared[name].numbers
-        if kind != "any":
-            wrong = tensor < 0
-            wrong = wrong | ((tensor != tensor.round()) & tensor.isfinite()) if kind == "count" else wrong
-            found = found & ~wrong.reshape(len(tensor), -1).any(dim=1)
+        if kind == "any":
+            continue
+        wrong = tensor < 0
+        if kind == "count":
+            wrong = wrong | ((tensor != tensor.round()) & tensor.isfinite())
+        found = found & ~wrong.reshape(len(tensor), -1).any(dim=1)
     return found

@@ -1,8 +1,8 @@
-"""A visit: what G clients do with what they are told, between broadcast and upload (spec 1.2, steps 2 to 4)."""
+"""A visit: the work of G clients in one round, between broadcast and upload (spec 1.2, steps 2 to 4)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import ClassVar
@@ -36,23 +36,24 @@ from torso.server.statistics import NoStatistics, Statistics, VisitEnd
 
 @dataclass(frozen=True)
 class Visit:
-    """The work of one round: what is told, and what the run's config says of the round. The rest is the client's own:
-    its samples, and its store."""
+    """The work of clients in one round: the server's message, and what the config says about the round.
 
-    leaves: ClassVar[bool] = True  # what it sends has a field `left`: what each client goes on with
+    Samples and states of the clients are not part of it. The visit finds them in its workspace."""
+
+    leaves: ClassVar[bool] = True  # its result has a field `left`: the new state of each client (engine/keeping.py)
 
     told: Told
     plan: tuple[LocalPhase, ...]
     settings: LocalSettings
     personal: Personal
     shuffle: Shuffle
-    travels: frozenset[str]  # what is uploaded
-    corrected: tuple[str, ...]  # parameters that travel: what drift corrections and server rules see
-    keeps: frozenset[str]
+    travels: frozenset[str]  # tensors that are uploaded
+    corrected: tuple[str, ...]  # the parameters among them, on which drift corrections and server rules act
+    keeps: frozenset[str]  # tensors that stay with the client
     batch_size: int  # of evaluation
-    statistics: Statistics = field(default_factory=NoStatistics)  # what else is sent
-    meta_data: bool = False  # whether clients train on the server's balanced images too
-    tamper: Tamper | None = None  # what malicious clients do to what they send
+    statistics: Statistics = field(default_factory=NoStatistics)  # what is sent in addition to the model
+    meta_data: bool = False  # whether clients also train on the server's balanced samples
+    tamper: Tamper | None = None  # how malicious clients replace what they send
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Sent:
         at = self._open(workspace, clients)
@@ -63,7 +64,8 @@ class Visit:
         sent = learned.tensors
         if self.tamper is not None:
             sent = self.tamper(at.received, sent, clients, workspace.federation.malicious)
-        kept = {name: sent[name] for name in sorted(self.keeps)}  # others may be sent it (spec 5.6)
+        # taken from `sent`, as attackers have changed it: the server may send kept parts to other clients (spec 5.6)
+        kept = {name: sent[name] for name in sorted(self.keeps)}
         visit_end = VisitEnd(at.task, start, learned, at.told, self.batch_size)
         of_clients = self.statistics.of_clients(visit_end)
         own = self.personal.after(replace(at, said={**said, **of_clients}), learned)
@@ -86,20 +88,20 @@ class Visit:
         )
 
     def for_clients(self, clients: Sequence[int]) -> Visit:
-        """The visit of these clients, who are told nothing that is meant for others."""
+        """The visit without what the server tells other clients."""
         told = self.told.for_clients(clients)
         return self if told is self.told else replace(self, told=told)
 
     @property
     def batch_samples(self) -> int:
-        """How many samples a full batch has."""
+        """The number of samples in a full batch."""
         return self.settings.batch_size
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:
-        """Whether clients of these sizes have the bits in a stack that each has alone, with a network that keeps them.
+        """Whether clients of these sizes get the same bits in a stack as alone, if the network keeps bits.
 
-        What comes before the first step may be anything, and statistics are computed of a whole client: with padding,
-        beside clients of other sizes."""
+        False for methods that compute something before the first step, since that may be any computation. Statistics
+        are computed over all samples of a client, with padding if the clients have different sizes: then False too."""
         if is_foreign(self.personal) or is_foreign(self.statistics):
             return False
         if type(self.personal).before is not Personal.before or self.personal.holds_out:
@@ -108,24 +110,24 @@ class Visit:
         return alike and stacks_alike(self.settings, self.plan, sizes)
 
     def costs(self, roster: Roster, clients: Sequence[int]) -> Sequence[float]:
-        """Steps of an epoch; the plan is everybody's."""
+        """The number of steps of each client in an epoch. All clients have the same number of epochs."""
         if list(clients) == [SERVER]:
             return [1.0]
         steps: list[float] = np.ceil(roster.sizes_of(clients) / self.settings.batch_size).tolist()
         return steps
 
     def alone(self, workspace: Workspace, clients: Sequence[int]) -> LocalResult:
-        """The visit once more; nothing of it is uploaded, and nothing kept (spec 9.4)."""
+        """The local training of the visit only: nothing is uploaded, and no state changes (spec 9.4)."""
         return learn(*self._begin(workspace, clients))
 
     def statistics_of(self, workspace: Workspace, clients: Sequence[int], tensors: Tensors) -> Tensors:
-        """The statistics that these clients would send of some models [G, *]."""
+        """The statistics that these clients would send for given models [G, *]."""
         at = self._open(workspace, clients)
         learned = LocalResult(tensors, torch.zeros(len(clients), device=at.task.deck.index.device), 0, tensors)
         return self.statistics.of_clients(VisitEnd(at.task, tensors, learned, at.told, self.batch_size))
 
     def by_epoch(self, workspace: Workspace, clients: Sequence[int]) -> Iterator[LocalResult]:
-        """As `alone`, before the first epoch and after each; each is gone with the next."""
+        """The results of `alone` before the first epoch and after each. A result is valid until the next one."""
         return learn_by_epoch(*self._begin(workspace, clients))
 
     def _begin(self, workspace: Workspace, clients: Sequence[int]) -> tuple[LocalTask, Tensors, Local, Tensors]:
@@ -134,7 +136,7 @@ class Visit:
         return at.task, start, self._anchor(workspace, at), notes
 
     def _before(self, at: VisitStart) -> tuple[Tensors, Tensors, Tensors]:
-        """The models that the visit begins with, the clients' notes, and those of these that the server is told."""
+        """The models with which the visit begins, the clients' notes, and the notes that are sent to the server."""
         made = self.personal.before(at)
         if is_foreign(self.personal):
             check_start(self.personal, made, at.received)
@@ -145,7 +147,7 @@ class Visit:
         return start, {**notes, **heard}, {name: found[name] for name in declared}
 
     def _falsified(self, at: VisitStart, said: Tensors, clients: Sequence[int], workspace: Workspace) -> Tensors:
-        """Statistics as they arrive at the server."""
+        """The statistics as they are sent: those of malicious clients are replaced."""
         if self.tamper is None or not said:
             return said
         declared = self.statistics.declares(workspace.context.net, workspace.context.classes)
@@ -153,8 +155,10 @@ class Visit:
         return self.tamper.said(at.received, said, numbers, clients, workspace.federation.malicious)
 
     def _open(self, workspace: Workspace, clients: Sequence[int]) -> VisitStart:
+        """What the clients have at the beginning of the visit."""
         told = self.told
-        deck, held_out = workspace.visit_deck(clients, self.meta_data), None
+        deck = workspace.visit_deck(clients, self.meta_data)
+        held_out = None
         if self.personal.holds_out:
             deck, held_out = deck.parted(self.personal.holds_out, self.shuffle.seed)
         meta = workspace.meta_deck(clients) if self.settings.step.uses_meta else None
@@ -181,8 +185,9 @@ class Visit:
         )
 
     def _notes(self, workspace: Workspace, clients: Sequence[int], received: Tensors) -> Tensors:
-        """What the clients remember, stacked: what they did at their last visit, or what everybody begins with."""
-        common, count = self.settings.step.notes(self.shuffle.seed), workspace.federation.clients
+        """The clients' notes, stacked [G, *]: those of the last visit, or the initial ones at the first visit."""
+        common = self.settings.step.notes(self.shuffle.seed)
+        count = workspace.federation.clients
         held = [state.notes for state in workspace.held(clients)]
         begins_with = common or type(self.personal).notes is not Personal.notes or remembers(self.settings.objective)
         if not begins_with and not any(held):
@@ -196,10 +201,11 @@ class Visit:
         return {name: torch.stack([own[name].to(device) for own in notes]) for name in notes[0]}
 
     def _anchor(self, workspace: Workspace, at: VisitStart) -> Local:
-        """What the drift correction holds on to."""
-        told, clients = self.told, at.task.deck.clients
+        """What the drift correction refers to: the model of the start, memories, and what the server has sent."""
+        told = self.told
+        clients = at.task.deck.clients
         start = {name: at.told.get(name, told.model[name]) for name in self.corrected}
-        if self.settings.drift.gathers:  # the mean moves with the client's own model, a share of it (spec 5.5)
+        if self.settings.drift.gathers:  # the mean without the client's share, which moves in training (spec 5.5)
             others = {n: mean - at.received[n] / told.participants for n, mean in told.mean.items()}
             return Local(start, {}, shared=others, participants=told.participants)
         if not self.settings.drift.remembers and not self.settings.drift.follows:
@@ -211,6 +217,7 @@ class Visit:
         return Local(start, {}, memory, {**zeros, **told.drift})
 
     def _remember(self, anchor: Local, learned: LocalResult, task: LocalTask) -> Tensors:
+        """The drift correction's new memories [G, *]."""
         if not self.settings.drift.remembers:
             return {}
         batches = task.deck.steps(self.settings.batch_size, task.context.skip_single)
@@ -219,31 +226,34 @@ class Visit:
 
 
 def _senders(told: Told, clients: Sequence[int], device: torch.device) -> Tensor:
-    """Whose models each of G clients is offered [G, M]."""
+    """The numbers of the M clients whose models each of G clients is offered [G, M]."""
     if not told.offers:
         return torch.zeros(len(clients), 0, dtype=torch.int64, device=device)
     return on_device(device, [told.offers.get(k, ()) for k in clients]).long()
 
 
 def _as_kept(learned: LocalResult) -> LocalResult:
-    """Without what the server has told for the loss: it is told anew at the next visit."""
+    """The result without the notes that the server has sent for the loss: it sends them again at the next visit."""
     return replace(learned, notes={n: t for n, t in learned.notes.items() if not n.startswith(TOLD)})
 
 
 def _left(clients: Sequence[int], held: Sequence[ClientState], stacked: ClientState) -> dict[int, ClientState]:
-    """What each client goes on with: stacked tensors [G, *] as its own, none of which holds on to others' memory; of a
-    kind that the visit left nothing of, what it held."""
+    """Client -> its new state, from stacked tensors [G, *].
+
+    The tensors are copied, so that none keeps the whole stack in memory. A kind of tensors that the visit has not made
+    stays as the client held it."""
     if not stacked:
         return {}
-    kinds = [
-        _each(new, len(clients)) if (new := getattr(stacked, kind)) else map(attrgetter(kind), held) for kind in KINDS
-    ]
+    kinds: list[Iterable[Tensors]] = []  # for each kind of tensors, those of each client
+    for kind in KINDS:
+        new = getattr(stacked, kind)
+        kinds.append(_each(new, len(clients)) if new else map(attrgetter(kind), held))
     return dict(zip(clients, map(ClientState, *kinds), strict=True))
 
 
 def _each(stacked: Tensors, clients: int) -> list[Tensors]:
-    """Stacked tensors [G, *] by client, in as few calls as there are tensors."""
-    if clients == 1 and not any(t._is_view() for t in stacked.values()):  # as one of a larger stack may be
+    """The tensors [*] of each client, from stacked tensors [G, *], with one call per tensor."""
+    if clients == 1 and not any(t._is_view() for t in stacked.values()):  # a view would keep a larger stack in memory
         return [{n: t[0] for n, t in stacked.items()}]
     rows = (rows_apart(tensor) for tensor in stacked.values())
     return [dict(zip(stacked, mine, strict=True)) for mine in zip(*rows, strict=True)]

@@ -1,4 +1,4 @@
-"""The ways to a model for a new client. n samples, C classes."""
+"""The ways to make a personal model for a new client. n samples, C classes."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from torso.runs.predict import in_batches
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """What a client brings: samples [n, *] and classes [n] by their place in `names`, of which the first are known."""
+    """The labelled samples of a new client."""
 
-    samples: Array
-    labels: Ints
-    names: tuple[str, ...]
-    known: int  # classes of the model
+    samples: Array  # [n, *]
+    labels: Ints  # [n], indices into `names`
+    names: tuple[str, ...]  # of all classes, first those of the model
+    known: int  # number of classes of the model
 
     def take(self, rows: Ints) -> Client:
+        """The client with only these samples."""
         return replace(self, samples=self.samples[rows], labels=self.labels[rows])
 
     @property
     def familiar(self) -> Client:
-        """Without the samples of new classes."""
+        """The client without the samples of new classes."""
         return self.take(np.flatnonzero(self.labels < self.known))
 
     @property
     def new(self) -> bool:
-        """Whether it has classes that the model has not."""
+        """Whether the client has classes that the model does not have."""
         return len(self.names) > self.known
 
     def __len__(self) -> int:
@@ -50,21 +51,23 @@ class Client:
 
 
 def split_by_class(labels: Ints, share: float, seed: int) -> tuple[Ints, Ints]:
-    """Rows to learn from and rows held out: of every class a share."""
+    """Rows to train on, and held-out rows: a share of each class."""
     return stratified(labels, share, numpy_generator(seed, "personalize", "held out").random(len(labels)))
 
 
 def ways(net: Network, result: Result | None, new: bool) -> dict[str, str]:
-    """Each way with the reason why it is not allowed here, or "". Of ways that do equally well the first is taken: it
-    keeps all classes of the model, and is done at once. `new`: the client has classes that the model has not."""
-    makes = isinstance(net.head, DualHead) and isinstance(net.head.personal, HyperLinear)
-    norms = any(isinstance(module, _BatchNorm) for module in net.modules())
+    """Way -> why it cannot be used here, or an empty string.
+
+    The order matters: if ways do equally well, the first is taken. The first ones keep all classes of the model and
+    need no training. `new`: whether the client has classes that the model does not have."""
+    has_hypernetwork = isinstance(net.head, DualHead) and isinstance(net.head.personal, HyperLinear)
+    has_norms = any(isinstance(module, _BatchNorm) for module in net.modules())
     no_head = "this network makes no heads; only Fed-RoD's hypernetwork does (fedrod-hyper)"
     no_rule = "a model file does not say how new clients train; the folder of its run does"
     known_only = "it is for known classes only, and the data have others" if new else ""
     return {
-        "hyper": known_only if makes else no_head,
-        "calibrate": known_only if norms else "this network has no BatchNorm",
+        "hyper": known_only if has_hypernetwork else no_head,
+        "calibrate": known_only if has_norms else "this network has no BatchNorm",
         "class-means": "",
         "tune": no_rule if result is None else "",
     }
@@ -73,8 +76,11 @@ def ways(net: Network, result: Result | None, new: bool) -> dict[str, str]:
 def made(
     how: str, generic: Network, result: Result | None, train: Client, epochs: int | None
 ) -> tuple[Network, tuple[str, ...]]:
-    """The personal network. New classes are served by class means, over the body that the chosen way has left."""
-    familiar, said = train.familiar, []
+    """The personal network that a way makes, and remarks.
+
+    If the client has new classes, the head is replaced by class means of the features of the network that was made."""
+    familiar = train.familiar
+    said = []
     net = generic
     if how == "tune" and len(familiar):
         assert result is not None
@@ -96,7 +102,7 @@ def made(
 
 
 def _with_made_head(net: Network, train: Client) -> Network:
-    """The head that the hypernetwork makes from the client's mix of classes (spec 6.3)."""
+    """The network with the head that the hypernetwork makes from the client's mix of classes (spec 6.3)."""
     made = copy.deepcopy(net)
     counts = torch.from_numpy(np.bincount(train.labels, minlength=train.known)).float()
     facts = {name: tensor[0] for name, tensor in made.facts(counts[None], {}).items()}
@@ -105,7 +111,7 @@ def _with_made_head(net: Network, train: Client) -> Network:
 
 
 def _without_statistics(net: Network) -> Network:
-    """A copy whose BatchNorm goes by the batch, so that it can be calibrated."""
+    """A copy whose BatchNorm uses the statistics of the batch, so that it can be calibrated."""
     made = copy.deepcopy(net)
     for module in made.modules():
         if isinstance(module, _BatchNorm):
@@ -114,7 +120,7 @@ def _without_statistics(net: Network) -> Network:
 
 
 def _by_class_means(net: Network, train: Client) -> Network:
-    """The network with a head of the client's class means, in which new classes have rows, too."""
+    """The network with a head of the client's class means, with a row for each class, also for new ones."""
     features = in_batches(train.samples, lambda part: net.features(net.prepare(part)))
     classes = len(train.names)
     made = with_class_means(net, features, torch.from_numpy(train.labels), classes)

@@ -21,7 +21,7 @@ from torso.papers.tables.plan import TablePlan, plan
 from torso.papers.tables.published import recipe
 from torso.papers.tables.reproduce import reproduce
 from torso.parallel.orchestrator import Orchestrator
-from torso.parallel.ray_crew import OnRay
+from torso.parallel.ray_pool import OnRay
 from torso.runs.events import Begin, Stop
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped

@@ -16,7 +16,7 @@ from torso.papers.board.trials import Trial, best_of, score
 from torso.papers.experiments.provenance import changed_as_json
 from torso.papers.experiments.reuse import finished_runs, thin, training_key
 from torso.papers.experiments.runner import announce, finished, run_all
-from torso.parallel.crew import Crew
+from torso.parallel.pool import Crew
 from torso.results.files import write_text
 from torso.results.folder import make
 from torso.results.result import Result

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from torso.papers.experiments.provenance import note_machine
 from torso.papers.experiments.runner import NamedConfig
-from torso.parallel.crew import Crew
+from torso.parallel.pool import Crew
 from torso.parallel.together import run_together
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop

@@ -13,7 +13,7 @@ from torso.config import Config
 from torso.errors import RequestError, TorsoError
 from torso.papers.experiments.provenance import note_machine
 from torso.papers.experiments.reuse import begin_at, opening_key, thin, training_key
-from torso.parallel.crew import Crew, light
+from torso.parallel.pool import Crew, light
 from torso.parallel.together import run_together
 from torso.results.folder import RunFolder
 from torso.results.result import Result

@@ -13,8 +13,8 @@ from torso.papers.experiments.result_files import Record
 from torso.papers.pretrained import records
 from torso.papers.pretrained.cells import Cell, Plan, Trial
 from torso.papers.pretrained.definition import Block
-from torso.parallel.crew import Crew
 from torso.parallel.hire import crew
+from torso.parallel.pool import Crew
 from torso.results.result import Result
 from torso.runs.events import Listener
 

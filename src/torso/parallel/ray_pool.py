@@ -1,4 +1,4 @@
-"""Whole runs on a Ray cluster: its processes, and where they leave word."""
+"""A pool of Ray actors that do whole runs on a cluster, and the mailbox through which runs report."""
 
 from __future__ import annotations
 
@@ -28,37 +28,38 @@ from torso.engine.connect import late, needs, room, threads
 from torso.engine.parcels import Parcel, read, whole
 from torso.engine.worker import Home
 from torso.errors import RequestError
-from torso.parallel.crew import Letter, Lost, Task, Unsound, do
+from torso.parallel.pool import ListenerCall, Lost, Task, Unsound, do
 from torso.results.result import Result
 from torso.runs.devices import device_of
 from torso.runs.job import data_of
 
-_LOOK = 0.2  # seconds between looks at whether to stop
+_LOOK = 0.2  # seconds between questions whether to stop
 _LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
 
 
 class OnRay:
-    """A crew of actors: they keep what they have read, and their accelerator, from one task to the next."""
+    """A pool of actors. They keep the data they have read, and their accelerator, from one task to the next."""
 
     def __init__(self, run: RunConfig) -> None:
-        self.run, self.wait = run, run.ray.wait
+        self.run = run
+        self.wait = run.ray.wait
         self.idle: list[Any] = []
         self.mailbox = mailbox()
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         return room(self.run)
 
-    def hire(self) -> tuple[Any, Any]:
-        hand = ray.remote(RayProcess).options(**needs(self.run), max_restarts=0).remote()
-        return hand, hand.hello.remote()
+    def start(self) -> tuple[Any, Any]:
+        worker = ray.remote(RayProcess).options(**needs(self.run), max_restarts=0).remote()
+        return worker, worker.hello.remote()
 
-    def ask(self, hand: Any, task: Task) -> Any:
-        self.answer(hand.hello.remote())  # whether it still lives
-        # what the user has registered travels with the task, by value; data that lie in the object store do not
+    def submit(self, worker: Any, task: Task) -> Any:
+        self.answer(worker.hello.remote())  # whether it still lives
+        # cloudpickle sends what the user has registered by value; the parcel is a reference into the object store
         bare = Task(task.numbers, task.plans, task.after)
-        return hand.do.remote(Home.here(), cloudpickle.dumps(bare), task.parcel, self.mailbox)
+        return worker.do.remote(Home.here(), cloudpickle.dumps(bare), task.parcel, self.mailbox)
 
-    def first(self, calls: Sequence[Any], seconds: float) -> Sequence[Any]:
+    def finished(self, calls: Sequence[Any], seconds: float) -> Sequence[Any]:
         done: list[Any] = ray.wait(list(calls), timeout=seconds)[0]
         return done
 
@@ -72,48 +73,49 @@ class OnRay:
     def parcel(self, federation: Federation) -> Any:
         return ray.put(whole(federation))
 
-    def letters(self, stop: bool) -> Iterable[Letter]:
+    def listener_calls(self, stop: bool) -> Iterable[ListenerCall]:
         return map(cloudpickle.loads, ray.get(self.mailbox.take.remote(stop)))
 
-    def dismiss(self, hand: Any) -> None:
-        ray.kill(hand)
+    def kill(self, worker: Any) -> None:
+        ray.kill(worker)
 
     def close(self) -> None:
         while self.idle:
             ray.kill(self.idle.pop())
         ray.kill(self.mailbox)
 
-    def late(self) -> str:
+    def why_late(self) -> str:
         return late(self.run)
 
 
 def mailbox() -> Any:
-    """An actor where the runs leave word, and learn whether they are to stop; on the machine of whoever asks for it.
+    """An actor on this machine to which runs report, and which tells them whether to stop.
 
-    It is made here and the letters are closed, so that its process does without Torso, which takes seconds to load."""
+    The class is defined in this function, and reports are pickled bytes, so that the actor's process need not import
+    Torso, which takes seconds."""
 
     class Mailbox:
         def __init__(self) -> None:
-            self.letters: list[bytes] = []
+            self.reports: list[bytes] = []  # pickled ListenerCalls
             self.stop = False
 
-        def post(self, letter: bytes) -> None:
-            self.letters.append(letter)
+        def post(self, report: bytes) -> None:
+            self.reports.append(report)
 
         def is_to_stop(self) -> bool:
             return self.stop
 
         def take(self, stop: bool) -> list[bytes]:
             self.stop = stop
-            letters, self.letters = self.letters, []
-            return letters
+            reports, self.reports = self.reports, []
+            return reports
 
-    with_us = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=with_us).remote()
+    on_this_machine = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=on_this_machine).remote()
 
 
 class RayProcess:
-    """A process of the cluster."""
+    """The actor that does tasks, in a process of the cluster."""
 
     def __init__(self) -> None:
         self.shelf = Shelf()
@@ -133,7 +135,7 @@ class RayProcess:
         try:
             return do(task, _here, made, partial(_post, mailbox), _Look(mailbox))
         except Unsound:
-            os._exit(1)  # so that the driver takes another
+            os._exit(1)  # the driver then gives the task to another process
 
     def _read(self, config: Config) -> Federation:
         if config.data.root and not Path(config.data.root).exists():
@@ -141,15 +143,17 @@ class RayProcess:
         return data_of(config, self.shelf)
 
 
-def _post(mailbox: Any, letter: Letter) -> None:
-    ray.get(mailbox.post.remote(cloudpickle.dumps(letter)))  # waited for: letters stay in order, and few
+def _post(mailbox: Any, listener_call: ListenerCall) -> None:
+    ray.get(mailbox.post.remote(cloudpickle.dumps(listener_call)))  # waits, so that reports stay in order and few
 
 
 class _Look:
-    """Asks the mailbox whether to stop, now and then."""
+    """A function that says whether to stop. It asks the mailbox at most every _LOOK seconds."""
 
     def __init__(self, mailbox: Any) -> None:
-        self.mailbox, self.next, self.said = mailbox, 0.0, False
+        self.mailbox = mailbox
+        self.next = 0.0  # when to ask again
+        self.said = False
 
     def __call__(self) -> bool:
         if time.monotonic() >= self.next:
@@ -164,7 +168,7 @@ def _sent(parcel: Parcel, config: Config) -> Federation:
 
 
 def _here(config: Config) -> Config:
-    """The config as a worker runs it."""
+    """A config as an actor runs it: with an ordinary engine, on the actor's device."""
     device = "cuda" if config.run.ray.gpus_per_worker else "cpu"
     here = {"engine": "auto", "device": device, "workers": threads(config.run)}
     return config.model_copy(update={"run": config.run.model_copy(update=here)})
@@ -172,6 +176,6 @@ def _here(config: Config) -> Config:
 
 def _elsewhere(key: str, folder: Path) -> RequestError:
     return RequestError(
-        f"{key} {str(folder)!r} is not there on {socket.gethostname()}, a machine of the cluster. Whole runs read data "
-        "and write their folders where they take place: give a folder on a disk that all machines share"
+        f"{key} {str(folder)!r} is not there on {socket.gethostname()}, a machine of the cluster. Whole runs read "
+        "data and write their folders on the machine on which they run: give a folder on a disk that all machines share"
     )
