@@ -30,7 +30,7 @@ DATASETS = {
         ("cifar-10-batches-py", "cifar-10-python.tar.gz", "cifar10_jpeg.npz"),
         "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
         50_000,
-        caveats={"cifar10_jpeg.npz": "CIFAR-10 re-encoded as JPEG: pixels are close to the originals, not equal."},
+        caveats={"cifar10_jpeg.npz": "CIFAR-10 is re-encoded as JPEG: pixels are close to the originals, not equal."},
     ),
     "cifar100": _DataSet(
         ("cifar-100-python", "cifar-100-python.tar.gz", "cifar100_jpeg.npz"),
@@ -38,8 +38,8 @@ DATASETS = {
         50_000,
         classes=100,
         caveats={
-            "cifar100_jpeg.npz": "CIFAR-100 re-encoded as JPEG: pixels are close to the originals, not equal; the "
-            "official split was lost, so that 500 images of a class, chosen anew, train and 100 test."
+            "cifar100_jpeg.npz": "CIFAR-100 is re-encoded as JPEG: pixels are close to the originals, not equal. The "
+            "official split was lost: 500 images of each class, drawn anew, are for training and 100 for testing."
         },
     ),
     "fashion-mnist": _DataSet(
