@@ -225,7 +225,7 @@ def test_the_line_of_cross_entropy_is_fedavg() -> None:
     } == printed
     (caveat,) = (text for text in recipe("fedrod/3").caveats if "LDAM" in text)
     ldam, cdt = (_one("fedrod/3", f"balanced_loss={loss},variant=none").method.objective for loss in ("LDAM", "CDT"))
-    assert f"{ldam.gamma} and {cdt.gamma} here" in caveat  # type: ignore[attr-defined]
+    assert f"{ldam.gamma} and {cdt.gamma} (" in caveat  # type: ignore[attr-defined]
 
 
 def test_every_number_without_the_head_has_a_line_with_the_distance_of_the_code() -> None:

@@ -30,10 +30,10 @@ at least half of the pairs, and no more pairs are clearly against it than clearl
 - **Does not hold**: all other cases.
 - **So far**: less than half of the paper's pairs have been run with two or more seeds. *One seed*: none has. *Few \
 pairs*: less than half have been run at all. A verdict from one seed shows a direction, which may be chance.
-- **Plain draw**: the pairs come from this variant, in which clients are dealt by a Dirichlet draw alone. The main runs \
-deal them as the author's code does, and fewer of their pairs have been run.
-- **Mirrored only**: the pairs come from this variant, in which images are mirrored and not cropped. The main runs also \
-crop, and fewer of their pairs have been run.
+- **Plain draw**: the pairs come from this variant, in which clients are dealt by a Dirichlet draw alone. The main \
+runs deal them as the author's code does, and fewer of their pairs have been run.
+- **Mirrored only**: the pairs come from this variant, in which images are mirrored and not cropped. The main runs \
+also crop, and fewer of their pairs have been run.
 - **Another body**: the paper's pairs need a body that is not available here. The claim is judged by pairs of our own \
 settings, all with one body: [bodies trained elsewhere](../pretrained.md).
 

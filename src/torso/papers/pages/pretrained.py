@@ -86,9 +86,9 @@ class Page:
             return
         yield "## What came out"
         yield ""
-        yield f"Body: {self._networks(settings)}. A cell is the accuracy of the generic model on the whole test set, in"
-        yield "%: mean ± standard deviation over seeds. In brackets: the paper's numbers with its bodies, SqueezeNet 1.1"
-        yield "/ ResNet18 (weights: ImageNet, 224×224 pixels)."
+        yield f"Body: {self._networks(settings)}. A cell is the accuracy of the generic model on the whole test set,"
+        yield "in %: mean ± standard deviation over seeds. In brackets: the paper's numbers with its bodies, SqueezeNet"
+        yield "1.1 / ResNet18 (weights: ImageNet, 224×224 pixels)."
         yield ""
         yield markdown(
             [
@@ -234,8 +234,8 @@ class Page:
         yield "## Where the body comes from"
         yield ""
         yield "The clients have half of CIFAR-100. The body begins at random weights, at weights trained on the other"
-        yield "half, or at ImageNet's. Generic: one model on the whole test set. Personal: the client's own model on its"
-        yield "own test data. New client: clients that never trained, before and after they tune the model."
+        yield "half, or at ImageNet's. Generic: one model on the whole test set. Personal: the client's own model on"
+        yield "its own test data. New client: clients that never trained, before and after they tune the model."
         yield ""
         yield markdown(
             [

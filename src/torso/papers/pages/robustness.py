@@ -1,5 +1,4 @@
-"""The generated sections of docs/robustness-study.md, from docs/robustness/*/*.json: methods × attacks × server rules.
-"""
+"""The generated sections of docs/robustness-study.md, from docs/robustness/*/*.json."""
 
 from __future__ import annotations
 
