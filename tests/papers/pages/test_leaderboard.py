@@ -201,7 +201,10 @@ def test_a_setting_at_a_glance() -> None:
         "fedbabu and n."
     )
     alone = sentence(S2, [row("fedavg", 80.0), row("fedbabu", 81.0)])
-    assert "fedbabu has the highest personal accuracy (81.0 %, one seed, so nobody can say who is level)" in alone
+    assert (
+        "fedbabu has the highest personal accuracy (81.0 %, one seed, so it is not known which methods are level)"
+        in alone
+    )
     other = {**row("g", 50.0, 50.0, 50.0), "generic": row("g", 90.0, 90.0, 90.0)["personal"]}
     split = sentence(S2, [*ROWS[:2], other])
     assert "fedbabu has the highest personal accuracy (82.5 %, 1 other level) and g has the highest generic" in split
