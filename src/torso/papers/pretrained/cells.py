@@ -1,4 +1,4 @@
-"""The runs of a cell (a method in a setting): tuning runs on validation data choose rates, final runs meet test data."""
+"""The runs of a cell (a method in a setting): tuning runs choose rates on validation data, final runs use test data."""
 
 from __future__ import annotations
 
