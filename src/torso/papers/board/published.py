@@ -25,7 +25,7 @@ def read(path: Path = FILE) -> dict[str, Any]:
 
 
 def write(path: Path, rows: Iterable[Row], search: Mapping[str, Any]) -> None:
-    """Write the published results, each row on a line of its own, so that a diff shows which rows have changed."""
+    """Write the published results, each row on its own line, so that a diff shows which rows have changed."""
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     write_text(path, f'{{"board": [\n{lines}\n],\n"search": {json.dumps(search, ensure_ascii=False)}}}\n')
 

@@ -87,13 +87,13 @@ def _headline(comparisons: Sequence[BoardComparison], word: str) -> list[str]:
     """The answer in a word, and how many comparisons it comes from."""
     combinations = {str(one.combination["method"]): one.combination for one in comparisons}
     named = [f"{name} ({', '.join(f'`{text}`' for text in _choices(row))})" for name, row in combinations.items()]
-    where = listed(list(dict.fromkeys(one.setting for one in comparisons)))
+    settings = listed(list(dict.fromkeys(one.setting for one in comparisons)))
     clear = sum(clearly(one.combination, one.best, one.column) > 0 for one in comparisons)
     lost = [one for one in comparisons if clearly(one.combination, one.best, one.column) < 0]
     behind = [f"- clearly behind the best known method: {len(lost)} ({_spoken(lost)})"] if lost else []
     return [
         f"**{word}** {listed(named)} was chosen on validation data alone. On test data there are {len(comparisons)} "
-        f"comparisons with the known methods: {listed([TITLES[column] for column in RANKED])} accuracy in {where}.",
+        f"comparisons with the known methods: {listed([TITLES[column] for column in RANKED])} accuracy in {settings}.",
         "",
         f"- higher mean than the best known method: {sum(one.ahead for one in comparisons)}",
         f"- clearly ahead of the best known method: {clear}",

@@ -307,7 +307,7 @@ def write(docs: Path) -> None:
 
 
 def placed(page: str, part: str) -> str:
-    """The page with the measured part made anew."""
+    """The page with the measured part made again."""
     before, begun, rest = page.partition(BEGIN)
     after = rest.partition(END)[2] if begun else "\n"
     return f"{before.rstrip()}\n\n{BEGIN}\n\n{part}\n{END}{after}"

@@ -200,7 +200,7 @@ def sections(docs: Path) -> list[Section]:
 
 
 def filled(text: str, made: Sequence[Section]) -> str:
-    """The page with its generated sections made anew."""
+    """The page with its generated sections made again."""
     for section in made:
         text = replaced(text, f"{FOLDER}-{section.name}", section.text())
     return text

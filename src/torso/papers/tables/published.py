@@ -145,8 +145,8 @@ def recipe(name: str) -> Recipe:
         labels=labels,
         caveats=(*common.get("caveats", ()), *own.get("caveats", ())),
         dealt=tuple(common.get("dealt", ())),
-        again=tuple(map(_second_line, _listed(common.get("again", ())))),
-        tried=tuple(_second_line({**line, "name": TRIED + line["name"]}) for line in own.get("tried", ())),
+        again=tuple(map(_variant, _listed(common.get("again", ())))),
+        tried=tuple(_variant({**line, "name": TRIED + line["name"]}) for line in own.get("tried", ())),
     )
 
 
@@ -156,7 +156,7 @@ def _label(tree: Mapping[str, Any]) -> Label:
         answers=tree.get("answers", {}),
         why=tree.get("why", ""),
         bug=tree.get("bug", ""),
-        second_lines=tuple(map(_second_line, _listed(tree.get("again", ())))),
+        second_lines=tuple(map(_variant, _listed(tree.get("again", ())))),
     )
 
 
@@ -165,7 +165,7 @@ def _listed(said: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Sequence[M
     return (said,) if isinstance(said, Mapping) else said
 
 
-def _second_line(tree: Mapping[str, Any]) -> SecondLine:
+def _variant(tree: Mapping[str, Any]) -> SecondLine:
     sets, metrics, methods = (tuple(tree.get(key, ())) for key in ("sets", "metrics", "methods"))
     name, where = tree.get("name", SecondLine.name), tree.get("where", {})
     return SecondLine(sets, tree.get("answers", {}), name, metrics, methods, where)
