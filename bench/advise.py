@@ -13,9 +13,9 @@ Regret: the personal accuracy of the best method of the fuller search minus that
 trained on, in rounds of FedAvg. The cost of the whole leaderboard is computed, not run: all of its methods with the
 first points of its grid.
 
-On an accelerator `cifar` in place of SETTING runs the advice in the four settings of the leaderboard, whose own numbers
-are the fuller search. `--seconds` ends it between two settings. `--data-root A,B` names two folders, if the data sets
-are in two.
+With `board` in place of SETTING the advice is run in settings of the leaderboard (`--settings A,B`; by default the four
+of CIFAR, which need an accelerator). The published rows of the leaderboard are the fuller search there, and what they
+cost is the cost. `--seconds` ends it between two settings. `--data-root A,B`: data sets in two folders.
 """
 
 from __future__ import annotations
@@ -197,6 +197,11 @@ def study(out: Path, root: str) -> None:
         if one["setting"] in data["settings"]:
             key = one["version"], one["setting"], one["seed"]
             cases[key] = {"version": key[0], "setting": key[1]} | summary(one, data["settings"][key[1]])
+    for path in sorted(out.glob("board-*.json")):
+        there = json.loads(path.read_text("utf-8"))
+        one = there["case"]
+        data["settings"][one["setting"]] = there["found"]
+        cases[one["version"], one["setting"], one["seed"]] = one
     data["cases"] = sorted(cases.values(), key=lambda one: (one["version"], one["setting"], one["seed"]))
     DOCS.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     PAGE.write_text(filled(PAGE.read_text("utf-8"), by_version(data)), "utf-8")
@@ -344,64 +349,59 @@ def line_of(one: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def cifar(out: Path, root: str, rounds: int, seed: int, seconds: float) -> None:
-    """Run the advice in the four settings of the leaderboard; needs an accelerator. A setting that fails does not end
-    the others. No setting begins if less time is left than the longest one took."""
-    board = definition.load()
-    plan = BoardPlan(board, roots=found_in(root.split(",")))
+def on_board(names: list[str], out: Path, root: str, rounds: int, seed: int, seconds: float) -> None:
+    """Run the advice in settings of the leaderboard, whose published rows are the fuller search. A setting that fails
+    does not end the others. No setting begins if less time is left than the longest one took."""
+    plan = BoardPlan(definition.load(), roots=found_in(root.split(",")))
     began, longest = time.perf_counter(), 0.0
-    for setting in board.settings:
+    for setting in names:
         start = time.perf_counter()
         if start - began + longest > seconds:
             print(f"{setting}: no time left", flush=True)
             continue
         try:
-            one = in_cifar(setting, plan, rounds, seed)
+            found, one = in_setting(setting, plan, rounds, seed)
         except Exception as error:  # the others are still worth their time
             print(f"{setting}: {type(error).__name__}: {error}", flush=True)
             continue
         longest = max(longest, time.perf_counter() - start)
-        (out / f"cifar-{setting}-{rounds}-seed{seed}.json").write_text(json.dumps(one, indent=1))
+        path = out / f"board-{VERSION}-{setting}-{rounds}-seed{seed}.json"
+        path.write_text(json.dumps({"found": found, "case": one}, indent=1))
         print("\n".join([*_HEAD, line_of(one)]), f"{time.perf_counter() - start:.0f} s", flush=True)
 
 
 def found_in(folders: list[str]) -> dict[str, str]:
     """Source → its folder, for the sources that are in one of the folders."""
     found: dict[str, str] = {}
-    for source, folder in itertools.product(("cifar10", "cifar100"), folders):
+    for source, folder in itertools.product(("cifar10", "cifar100", "csv"), folders):
         with contextlib.suppress(RequestError):
             found.setdefault(source, find(source, Path(folder)))
     return found
 
 
-def in_cifar(setting: str, plan: BoardPlan, rounds: int, seed: int) -> dict[str, Any]:
-    """The advice in one setting of the leaderboard, against all of its rows."""
+def in_setting(setting: str, plan: BoardPlan, rounds: int, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The rows of one setting of the leaderboard, and the advice against all of them."""
     config = plan.config(setting, presets(plan.board)[0], {}, f"run.seed={seed}")
+    began = time.process_time()
     answer = advise(config, rounds=rounds)
-    every = published.read()["board"]
-    there = [row for row in every if row["setting"] == setting and row["personal"] and row["status"] == "ok"]
-    personal = {row["method"]: row["personal"] for row in there}
-    cost = cost_of(there, config, config.data.clients - config.data.new_clients)
-    found = {
-        "best": max(personal, key=lambda name: personal[name]["mean"]),
-        "personal": personal,
-        "cost_rounds": cost,
-        "cost_of_whole_board": cost,
-    }
-    about = {"rounds": rounds, "seed": seed, "cpu_seconds": 0.0, "test": tested(answer, config), **answer.as_json()}
-    whole = {"version": VERSION, "setting": setting, "tournament": about["tournament"]}
-    return {**whole, **summary(about, found)}
+    spent = time.process_time() - began
+    there = [row for row in published.read()["board"] if row["setting"] == setting and row["personal"]]
+    found = searched(there, config, config.data.clients - config.data.new_clients)
+    found["cost_of_whole_board"] = found["cost_rounds"]  # these rows are the board, neighbours of the best rates too
+    about = {"rounds": rounds, "seed": seed, "cpu_seconds": spent, "test": tested(answer, config), **answer.as_json()}
+    return found, {"version": VERSION, "setting": setting} | summary(about, found)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["search", "advise", "study"])
-    parser.add_argument("setting", nargs="?", choices=[*SETTINGS, "cifar"])
+    parser.add_argument("setting", nargs="?", choices=[*SETTINGS, "board"])
+    parser.add_argument("--settings", default=",".join(definition.load().settings), help="of the board: A,B")
     parser.add_argument("--out", type=Path, default=Path("runs/advise"))
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--rounds", type=int, default=700)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=3600.0, help="of cifar")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="of the board")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     if not torch.cuda.is_available():
@@ -410,8 +410,8 @@ def main() -> None:
         study(asked.out, asked.data_root)
     elif asked.what == "search":
         search(asked.setting, asked.out, asked.data_root)
-    elif asked.setting == "cifar":
-        cifar(asked.out, asked.data_root, asked.rounds, asked.seed, asked.seconds)
+    elif asked.setting == "board":
+        on_board(asked.settings.split(","), asked.out, asked.data_root, asked.rounds, asked.seed, asked.seconds)
     else:
         ask(asked.setting, asked.out, asked.data_root, asked.rounds, asked.seed)
 

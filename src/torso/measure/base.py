@@ -170,6 +170,11 @@ class Accuracy:
     n: int
     clients: tuple[float | None, ...] = field(repr=False, default=())
 
+    def __str__(self) -> str:
+        """`81.4 ± 12.0 (50 clients)`; of one model for all clients `81.4`."""
+        of_clients = f" ± {self.std:.1f} ({self.n} client{'' if self.n == 1 else 's'})" if self.clients else ""
+        return f"{self.mean:.1f}{of_clients}"
+
     @classmethod
     def over(cls, values: Sequence[float], per_client: bool = True) -> Accuracy:
         known = np.array([v for v in values if not math.isnan(v)], dtype=np.float64)

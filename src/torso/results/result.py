@@ -64,6 +64,19 @@ class Result:
     folder: Path | None = field(default=None, compare=False)
     models: Models | None = field(default=None, compare=False, repr=False)
 
+    def __str__(self) -> str:
+        """A few lines for a person; `repr` has every field."""
+        wide = max(map(len, self.accuracy), default=0)
+        accuracies = [f"  {name:{wide}}  {accuracy}" for name, accuracy in self.accuracy.items()]
+        sent, time = (self.cost.bytes_up + self.cost.bytes_down) / 1e6, self.seconds.get("total", 0.0)
+        spent = f"  {sent:.1f} MB sent, {time:.1f} s" + (f", folder {self.folder}" if self.folder else "")
+        head = f"{self.method} on {self.dataset}, {self.model}, seed {self.seed}, {self.rounds} rounds: {self.status}"
+        return "\n".join([head, *accuracies, spent])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What a notebook shows of a result at the end of a cell."""
+        printer.text(str(self))
+
     @property
     def ok(self) -> bool:
         """Whether the run ended well."""

@@ -13,7 +13,7 @@ from torso.config import Config
 from torso.errors import RequestError, TorsoError
 from torso.papers.experiments.provenance import note_machine
 from torso.papers.experiments.reuse import begin_at, opening_key, thin, training_key
-from torso.parallel.crew import Crew
+from torso.parallel.crew import Crew, light
 from torso.parallel.together import run_together
 from torso.results.folder import RunFolder
 from torso.results.result import Result
@@ -57,6 +57,8 @@ def run_all(
     """Run the configs below the folder, and yield each with its result as it ends. A run that breaks does not end the
     others.
 
+    Results have no models: a caller that keeps all of them would keep the data of every run in memory.
+
     `known`: training key → folder of a finished run to begin at (`finished_runs`). Runs that finish here are added."""
     for wave in waves(waiting, folder, known):
         configs, places = [run.config for run in wave], [folder / run.name for run in wave]
@@ -64,7 +66,7 @@ def run_all(
         with closing(ends):
             for number, result in ends:
                 _check(result, wave[number])
-                yield wave[number], result
+                yield wave[number], light(result) if isinstance(result, Result) else result
                 thin([places[number]])
 
 
