@@ -191,7 +191,7 @@ def _tuned(config: Config) -> dict[str, str]:
 
 def _differences(found: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
     """In which keys a result's config differs from the recipe's, in words."""
-    free = _FREE
+    free: tuple[str, ...] = _FREE
     if "model.weights" in told and found.get("model.weights"):
         free = (*free, "model.weights")  # a path, which differs between machines
     keys = [key for key in {**found, **told} if not key.startswith(free) and found.get(key) != told.get(key)]
