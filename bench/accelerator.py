@@ -1,4 +1,4 @@
-"""Everything that is measured on an accelerator, in sections that each print as they go and keep JSON under --out.
+"""All measurements on an accelerator, in sections that print their results and write JSON under --out.
 
     python bench/accelerator.py --data FOLDER --out FOLDER [--only engine,runs,precision,methods,family] [--seconds 400]
 
@@ -125,7 +125,7 @@ def every_method(options: argparse.Namespace, keep: Keep) -> None:
 
 
 def family(options: argparse.Namespace, keep: Keep) -> None:
-    """Spec 7: what a body that knows something is worth, and what each way to use it costs."""
+    """The section on FedNCM's family (spec 7): accuracy and cost of each way to use a trained body."""
     model = {"body": "conv4", "norm": "running"}
     body = options.out / "body"
     hundred = {"source": "cifar100", "root": str(options.data), "clients": 100, "partition": "iid"}

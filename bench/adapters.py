@@ -7,13 +7,13 @@ For 10 and 100 clients, a step is the gradients of all clients' adapters and hea
 stacked      all clients in one forward pass (torso.nets.apply in line), eager
 recorded     the same as a CUDA graph (learn/recorded.py)
 one by one   a pass for each client, eager
-centralised  one LoRA, a batch as large as all clients' together: what nobody who trains clients apart can beat
+centralised  one LoRA, a batch as large as all clients' together: a bound that separate clients cannot beat
 
 `lite0` is EfficientNet-lite0 as a module of torch.nn (random weights: speed does not depend on them) at 128×128, batch
 50 of 10 clients and 20 of 100; `native` the same of Torso's own layers; `minilm` transformers' BertModel of MiniLM-L6's
-sizes at 64 tokens, batch 16. Rank 8. `memory` is the peak of a stacked step less that with half the clients, for each
-further client, activations included; `held` is what a client's adapters and head take alone. Prints a table and writes
-adapters.json.
+sizes at 64 tokens, batch 16. Rank 8. `memory` is the memory of one further client, activations included: from the peaks
+of a stacked step with all and with half of the clients. `held` is the memory of a client's adapters and head alone.
+Prints a table and writes adapters.json.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def network(body: str, input: Input, tiny: bool) -> Network:
 
 
 class Side:
-    """A network, G clients' tensors and batches of theirs on the device."""
+    """A side of the comparison: a network, the tensors of G clients, and their batches on the device."""
 
     def __init__(self, net: Network, input: Input, clients: int, batch: int, device: torch.device) -> None:
         self.net, self.clients = skeleton(net, device), clients
@@ -133,7 +133,8 @@ class Side:
         self.descend(self.tensors, grads)
 
     def recorded(self) -> Callable[[], None]:
-        """As the engine does it; a module that cannot be recorded goes on kernel by kernel, with a warning."""
+        """A recorded step, as the engine records it. A module that cannot be recorded runs kernel by kernel, with a
+        warning."""
         recorder = (ForeignRecorder if self.net.body.keyed else Recorder)(gradients, frozen=self.net.frozen)
         home = recorder.home(self.tensors, self.batch.labels.shape[1])
 
@@ -151,7 +152,7 @@ class Side:
             self.descend(mine, grads)
 
     def centralised(self, net: Network) -> Callable[[], None]:
-        """The loop that anybody would write: a module, backward, SGD."""
+        """The plain loop: a module, backward, SGD."""
         device = self.batch.labels.device
         net.to(device)
         set_modes(net, self.names)
@@ -167,7 +168,7 @@ class Side:
 
 
 def timed(step: Callable[[], object], device: torch.device, seconds: float, warm: int) -> tuple[float, int]:
-    """The median time of a step, and of how many, within so many seconds."""
+    """The median time of a step, and the number of steps that were made in the given seconds."""
 
     def wait() -> None:
         if device.type == "cuda":
@@ -196,7 +197,7 @@ def peak_of(step: Callable[[], object], device: torch.device) -> int:
 
 
 def memory(net: Network, input: Input, clients: int, batch: int, device: torch.device) -> dict[str, float]:
-    """MB of a further client in a stacked step, and what it holds alone."""
+    """MB of a further client in a stacked step, and MB of its adapters and head alone."""
     held = sum(t.numel() * t.element_size() for n, t in net.state_dict().items() if n not in net.frozen)
     found = {"held": held / 1e6}
     if device.type == "cuda":

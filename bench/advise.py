@@ -1,15 +1,17 @@
-"""How good is the advice of `torso advise`, and at which cost?
+"""The quality and the cost of the advice of `torso advise`.
 
     python bench/advise.py search SETTING --data-root DIR           the fuller search: methods × rates, then three seeds
     python bench/advise.py advise SETTING --rounds N --seed S       the advice, and what it reaches on test data
     python bench/advise.py study                                    adds both to docs/advise/study.json
 
-Settings are in advise.toml, by the version of the rules that had not seen them. The
-fuller search is `torso leaderboard` in these settings, with a part of its methods; rates are chosen by personal
-accuracy on validation data, and three runs at the best rates are measured on test data. The advice is run at the same
-seeds with all training samples and all rounds, and measured on the same test data. Regret: the personal accuracy of the
-best method of the fuller search minus that of the advice. Cost: samples that were trained on, in rounds of FedAvg; that
-of the whole leaderboard counts all of its methods with the first points of its grid, and is not run.
+Settings are in advise.toml, by the version of the rules that had not seen them. The fuller search is `torso
+leaderboard` in these settings, with a part of its methods. Rates are chosen by personal accuracy on validation data,
+and three runs at the best rates are measured on test data. The advice is run at the same seeds with all training
+samples and all rounds, and measured on the same test data.
+
+Regret: the personal accuracy of the best method of the fuller search minus that of the advice. Cost: samples that were
+trained on, in rounds of FedAvg. The cost of the whole leaderboard is computed, not run: all of its methods with the
+first points of its grid.
 
 With `board` in place of SETTING the advice is run in settings of the leaderboard (`--settings A,B`; by default the four
 of CIFAR, which need an accelerator). The published rows of the leaderboard are the fuller search there, and what they
@@ -71,7 +73,8 @@ def sets_of(setting: str, root: str, out: Path) -> list[str]:
 
 
 def made_in(folder: Path) -> str:
-    """scikit-learn's breast-cancer table as files: twelve clients, by mean radius, texture or smoothness of nuclei."""
+    """Write scikit-learn's breast-cancer table as files: twelve clients, by mean radius, texture or smoothness of
+    nuclei."""
     from sklearn.datasets import load_breast_cancer
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +125,7 @@ def search(setting: str, out: Path, root: str) -> None:
 
 
 def cost_of(rows_: list[dict[str, Any]], config: Config, clients: int) -> float:
-    """The fuller search in rounds of FedAvg: as `torso advise` counts its own."""
+    """The cost of the fuller search in rounds of FedAvg, as `torso advise` counts its own cost."""
     stable = Stable(config, Stop(), training=np.arange(clients))
     total, train = 0.0, config.train
     tuning = clients * config.personalize.epochs / (stable.participants * train.local_epochs)
@@ -135,7 +138,8 @@ def cost_of(rows_: list[dict[str, Any]], config: Config, clients: int) -> float:
 
 
 def cost_of_board(config: Config, clients: int) -> float:
-    """All methods of the leaderboard in this setting, without the neighbours of their best rates: at least so much."""
+    """The cost of all methods of the leaderboard in this setting, without the neighbours of their best rates: a lower
+    bound."""
     board = definition.load()
     plan = BoardPlan(board.model_copy(update={"settings": {"here": ()}}))
     grid = [
@@ -149,7 +153,8 @@ def with_clients(config: Config, clients: int) -> Config:
 
 
 def ask(setting: str, out: Path, root: str, rounds: int, seed: int) -> None:
-    """The advice at one seed, and what it and the best guess reach on test data at the seeds of the fuller search."""
+    """The advice at one seed, and the accuracy of it and of the best guess on test data at the seeds of the fuller
+    search."""
     config = Config.load(None, [*sets_of(setting, root, out), f"run.seed={seed}"])
     began = time.process_time()
     answer = advise(config, rounds=rounds)
@@ -160,7 +165,8 @@ def ask(setting: str, out: Path, root: str, rounds: int, seed: int) -> None:
 
 
 def tested(answer: Answer, config: Config) -> dict[str, dict[str, float]]:
-    """What FedAvg and the best of the others reach on test data. The advice and the best guess are one of the two."""
+    """The accuracy of FedAvg and of the best other method on test data. The advice and the best guess are one of the
+    two."""
     found = {"fedavg": answer.course.fedavg} | ({} if answer.best is None else {"best": answer.best})
     return {name: on_test(config_for(config, one)) for name, one in found.items()}
 
@@ -176,7 +182,7 @@ def on_test(config: Config) -> dict[str, float]:
 
 
 def study(out: Path, root: str) -> None:
-    """Add to docs/advise/study.json what search and advise have left in `out`, and write the tables anew."""
+    """Add the results of search and advise below `out` to docs/advise/study.json, and write the tables again."""
     data = json.loads(DOCS.read_text("utf-8"))
     data["machine"] = f"{os.cpu_count()} CPU cores"
     data["versions"] = {"torch": torch.__version__, "python": platform.python_version()}
@@ -203,7 +209,7 @@ def study(out: Path, root: str) -> None:
 
 
 def searched(rows_: list[dict[str, Any]], config: Config, clients: int) -> dict[str, Any]:
-    """What the fuller search has found, and what it would advise: the best on validation data."""
+    """The results of the fuller search, and the method that it would advise: the best on validation data."""
     ok = {row["method"]: row for row in rows_ if row["status"] == "ok"}
     personal = {name: row["personal"] for name, row in ok.items()}
     held = {
@@ -222,7 +228,7 @@ def searched(rows_: list[dict[str, Any]], config: Config, clients: int) -> dict[
 
 
 def summary(one: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """A case: regrets of the advice and of the best guess, in points, and shares of the cost."""
+    """The summary of a case: regrets of the advice and of the best guess, in points, and shares of the cost."""
     reached = {name: fmean(by_seed.values()) for name, by_seed in one["test"].items()}
     best, fedavg = (found["personal"][name]["mean"] for name in (found["best"], "fedavg"))
     over = one["gain_over_fedavg"]
@@ -249,7 +255,7 @@ def filled(page: str, table: str) -> str:
 
 
 def by_version(data: dict[str, Any]) -> str:
-    """A row for each version of the rules: on settings that it had not seen."""
+    """A row for each version of the rules, on settings that the version had not seen."""
     lines = [
         "| version | settings | n | mean regret of the advice | largest | mean of the best guess "
         "| of FedAvg of the search | of the search's best on validation data | share of the leaderboard's cost "
@@ -344,8 +350,8 @@ def line_of(one: dict[str, Any]) -> str:
 
 
 def on_board(names: list[str], out: Path, root: str, rounds: int, seed: int, seconds: float) -> None:
-    """The advice in settings of the leaderboard, whose published rows are the fuller search. A setting that fails does
-    not end the others, and none begins if less time is left than the longest one took."""
+    """Run the advice in settings of the leaderboard, whose published rows are the fuller search. A setting that fails
+    does not end the others. No setting begins if less time is left than the longest one took."""
     plan = BoardPlan(definition.load(), roots=found_in(root.split(",")))
     began, longest = time.perf_counter(), 0.0
     for setting in names:
@@ -365,7 +371,7 @@ def on_board(names: list[str], out: Path, root: str, rounds: int, seed: int, sec
 
 
 def found_in(folders: list[str]) -> dict[str, str]:
-    """Source → where it is, of those that are in one of the folders."""
+    """Source → its folder, for the sources that are in one of the folders."""
     found: dict[str, str] = {}
     for source, folder in itertools.product(("cifar10", "cifar100", "csv"), folders):
         with contextlib.suppress(RequestError):

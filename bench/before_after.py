@@ -1,10 +1,10 @@
-"""Two versions of Torso side by side: the same work in processes that take turns, each with its own source tree.
+"""Speed of two versions of Torso: the same work in processes that take turns, each with its own source tree.
 
     python bench/before_after.py OLD/src NEW/src [--repeats 3] [--out FILE]
 
 Rows: training steps of stacked clients (accelerator), whole rounds of several methods, and the evaluation of clients
-after them. A figure is the median over processes, a ratio new / old of the medians with its range (slowest new against
-fastest old to fastest new against slowest old). Above 1 the new one is faster.
+after them. A figure is the median over processes. A ratio is new / old of the medians, with its range (slowest new
+against fastest old to fastest new against slowest old). Above 1 the new version is faster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CPU: tuple[Case, ...] = (("fedavg", "conv3", 0.2, 8), ("fedper", "conv3", 0.2, 8
 
 
 def one_process(turns: int = 3) -> dict[str, float]:
-    """Every row in this process: images a second of rounds and of the evaluation, steps on an accelerator."""
+    """Measure every row in this process: images/s of rounds and of the evaluation, steps on an accelerator."""
     import torch
 
     import torso

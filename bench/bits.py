@@ -1,6 +1,7 @@
-"""The bits of nineteen runs on CPU, of a network whose clients share stacks (mlp) and of one whose do not (conv3): a
-checksum of the generic model, of three clients' models before and after personalisation, of the losses and of the
-accuracies. Two versions of Torso that print the same lines compute the same.
+"""Checksums of nineteen runs on CPU: two versions of Torso that print the same lines compute the same bits.
+
+The networks are one whose clients share stacks (mlp) and one whose clients do not (conv3). The checksums are of the
+generic model, of three clients' models before and after personalisation, of the losses and of the accuracies.
 
     PYTHONPATH=OLD/src python bench/bits.py > old; PYTHONPATH=NEW/src python bench/bits.py > new; diff old new
 """
@@ -20,7 +21,7 @@ METHODS = ("fedavg", "fedbabu", "fedper", "fedrep", "scaffold", "ditto", "fedfom
 
 
 class Losses(Listener):
-    """What a run tells of its rounds."""
+    """A listener that collects the losses of the rounds."""
 
     def __init__(self) -> None:
         self.heard: list[float] = []

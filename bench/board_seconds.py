@@ -1,9 +1,9 @@
-"""What a run of the leaderboard costs, method by method: seconds of training and of measuring, launches, memory.
+"""The cost of a run of the leaderboard for each method: seconds of training and of measuring, launches, memory.
 
     python bench/board_seconds.py --data-root DIR [--methods fedavg,fedpac] [--settings cifar10-s2] [--profile]
 
-Every method runs twice in this process, alone: the first run compiles and records, the second one is told. `--profile`
-adds where the host's time went in methods that take more than twice the first one's.
+Every method runs twice in this process, alone: the first run compiles and records, the second run is reported.
+`--profile` adds where the host's time went, for methods that take more than twice as long as the first method.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GIB = 2**30
 
 
 def config_of(plan: BoardPlan, setting: str, method: str) -> Config:
-    """A run that is judged, at the middle of the grid."""
+    """The config of a final run, at the middle of the grid."""
     point = {axis.key: axis.values[len(axis.values) // 2] for axis in plan.board.grid}
     said = plan.board.later[setting].entries if setting in plan.board.later else {}
     sets = said.get(method, plan.board.entries.get(method, ()))

@@ -1,10 +1,10 @@
-"""What a checkpoint costs where clients keep models: what has changed since the last one, against all of it.
+"""The cost of a checkpoint if clients keep models: writing what has changed since the last one, against writing all.
 
     python bench/checkpoints.py [--body conv4] [--clients 100] [--fraction 0.1] [--rounds 40]
 
-Clients keep a body each (as in LG-FedAvg); a round changes those of its participants, and a checkpoint follows every
-round. No training takes place. Bytes are of tensors, with those that are written once more when files are mostly out of
-date; seconds are medians of both ways in turn in this process.
+Each client keeps a body (as in LG-FedAvg). A round changes the bodies of its participants, and a checkpoint follows
+every round. Nothing is trained. Bytes are of tensors, including those that are written again when a file is mostly out
+of date. Seconds are medians; the two ways take turns in this process.
 """
 
 from __future__ import annotations

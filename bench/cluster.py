@@ -1,10 +1,9 @@
-"""What a cluster costs: a round on two workers of one thread each against one process, and the driver's own work.
+"""The cost of a cluster: a round on two workers with one thread each against one process, and the driver's own work.
 
-1. Rounds of real training, more and more of it, against one process with one thread and with two: where two workers
-   break even.
-2. Rounds whose local step does nothing, so that what is left is the way there and back: the driver's seconds (those in
-   which it does not wait) by number of clients, by megabytes of the model, by megabytes of what clients keep. Uploads
-   come client by client, so the megabytes that come in grow with the clients, and `--most` bounds these.
+1. Rounds with more and more training, against one process with one thread and with two: when do two workers break even?
+2. Rounds whose local step does nothing, so only the communication is left: the driver's seconds (without waiting) by
+   number of clients, by megabytes of the model, by megabytes of what clients keep. Uploads come client by client, so
+   the received megabytes grow with the clients, and `--most` bounds their number.
 
 The sides of a comparison run in turn in this process after a pass to warm up; a ratio is that of medians. `--out FILE`
 keeps the figures as JSON for bench/scale.py.
@@ -45,7 +44,7 @@ Row = dict[str, Any]
 @steps.register("nothing")
 @dataclass(frozen=True)
 class Nothing(Step):
-    """A local step that costs nothing."""
+    """A local step that does nothing."""
 
     def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None: ...
 
@@ -53,7 +52,8 @@ class Nothing(Step):
 def job_of(
     method: str, body: str, clients: int, each: int = 1, size: int = 8, epochs: int = 1, idle: bool = True
 ) -> Simulation:
-    """All clients take part, each with so many synthetic images; `idle`: nothing is learned from them."""
+    """A job in which all clients take part, with `each` synthetic images for each client. `idle`: their
+    step does nothing."""
     shape = {"samples": each * clients, "test_samples": 10, "size": size, "channels": 3 if size == 32 else 1}
     chosen = methods[method].but(step=Nothing()) if idle else methods[method]
     return simulate(
@@ -157,7 +157,7 @@ def of_the_driver(method: str, body: str, clients: int, repeats: int, size: int 
 
 
 def costs(rows: list[Row]) -> Row:
-    """What the driver spends: on a round, on a client, on a megabyte of the model and worker, of what clients keep."""
+    """The driver's seconds for a round, a client, a megabyte of the model and worker, a megabyte that clients keep."""
 
     def row(method: str, body: str, clients: int) -> Row:
         return next(r for r in rows if (r["method"], r["body"], r["clients"]) == (method, body, clients))

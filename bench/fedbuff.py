@@ -2,9 +2,9 @@
 
     python bench/fedbuff.py [--hours 80] [--seeds 3] [--sigmas 0.5,1,1.5] [--docs docs]
 
-As many clients train at once in all of them. A run ends when its simulated hours are over. Prints tables; with `--docs`
-they go into docs/faults.md, with the numbers (faults/fedbuff.json) and the picture (faults/fedbuff.svg). `--again`
-makes page and picture from these numbers, without a run.
+The same number of clients train at once in all runs. A run ends when its simulated hours are over. Prints tables. With
+`--docs` they go into docs/faults.md, with the numbers (faults/fedbuff.json) and the picture (faults/fedbuff.svg).
+`--again` makes page and picture from these numbers, without a run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RULES: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Clock(Listener):
-    """Notes accuracy by hours, and ends the run when its time is over."""
+    """A listener that notes accuracy by hours, and ends the run when its time is over."""
 
     hours: float
     slow: frozenset[int]  # the slowest fifth of the clients
@@ -73,7 +73,7 @@ class Clock(Listener):
 
 
 def play(method: str, rule: str, sigma: float, seed: int, hours: float) -> Clock:
-    """One run of so many simulated hours; measured once for every so many uploads as train at once."""
+    """A run of `hours` simulated hours. It is measured each time as many uploads have come as clients train at once."""
     sets = RULES[rule]
     uploads = next((int(text.partition("buffer=")[2]) for text in sets if "buffer=" in text), AT_ONCE)
     config = Config.load(
@@ -104,18 +104,18 @@ def play(method: str, rule: str, sigma: float, seed: int, hours: float) -> Clock
 
 
 def smoothed(course: Sequence[tuple[float, float]], at: float) -> float:
-    """Mean of the last three measurements up to an hour: single ones are noisy."""
+    """The mean of the last three measurements up to an hour, because single ones are noisy."""
     before = [accuracy for hour, accuracy in course if hour <= at]
     return fmean(before[-3:]) if before else float("nan")
 
 
 def reached(course: Sequence[tuple[float, float]], target: float) -> float | None:
-    """The first hour at which the smoothed accuracy is there."""
+    """The first hour at which the smoothed accuracy reaches a value."""
     return next((hour for hour, _ in course if smoothed(course, hour) >= target), None)
 
 
 def cell(rule: str, sigma: float, clocks: Sequence[Clock]) -> dict[str, Any]:
-    """What is kept of the runs of all seeds."""
+    """The record of a setting: what is kept of its runs of all seeds."""
     return {
         "rule": rule,
         "sigma": sigma,

@@ -1,11 +1,11 @@
-"""What a round over Flower costs when there is nothing to do: `python bench/federation_floor.py`.
+"""The cost of a round over Flower in which clients do nothing: `python bench/federation_floor.py`.
 
-Clients are processes on this machine that answer every message with as many random bytes, over TLS and with keys. A
-round ends when the last answer is there. Each row also tells what crossed the fleet's connections beside the payload
-(bodies and headers of HTTP; not what TLS adds): n messages down, n answers up, and looks for messages in between.
+Clients are processes on this machine that answer every message with the same number of random bytes, over TLS and with
+keys. A round ends when the last answer has come. Each row also has the bytes that crossed the connections besides the
+payload (bodies and headers of HTTP, without TLS): n messages down, n answers up, and the polls for messages in between.
 
-`unchanged` is Flower as it comes; `quick` is with the shorter waits of `torso.federation.flower.quick`.
-The table in docs/federation.md is made from what was measured last; with --fill from that alone.
+`unchanged` is Flower as it comes. `quick` has the shorter waits of `torso.federation.flower.quick`.
+The table in docs/federation.md is made from the last measurement; with --fill nothing is measured.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 @contextmanager
 def echoing(place: ServerPlace, names: list[str], unchanged: bool) -> Iterator[FlowerServerLink]:
-    """An open link with so many clients connected."""
+    """An open link with the given number of connected clients."""
     environment = {**os.environ, UNCHANGED: "1" if unchanged else "0"}
     started = [subprocess.Popen([sys.executable, "-c", ECHO, str(place.path), name], env=environment) for name in names]
     try:
@@ -76,7 +76,7 @@ def echoing(place: ServerPlace, names: list[str], unchanged: bool) -> Iterator[F
 
 
 def crossed(place: ServerPlace) -> tuple[int, int]:
-    """Bytes and requests so far, but for signs of life."""
+    """Bytes and requests so far, without heartbeats."""
     found = {path: counts for path, counts in traffic(place).items() if not path.endswith("heartbeat")}
     return sum(c.received + c.sent for c in found.values()), sum(c.requests for c in found.values())
 

@@ -1,9 +1,9 @@
-"""A soak: 200 rounds over a real federation in which one reply of ten is missing, beside simulations without faults.
+"""A soak test: 200 rounds over a real federation that lacks one reply of ten, beside simulations without faults.
 
     python bench/federation_soak.py [--rounds 200] [--clients 5] [--drop 0.1]
 
 Prints accuracies and times, and writes bench/federation_soak.json. A client that drops out has trained and does not
-reply (a failure that the server hears of): its state goes back to the last round that counted."""
+reply, and the server is notified. The client's state goes back to the last round that counted."""
 
 from __future__ import annotations
 

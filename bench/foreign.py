@@ -1,17 +1,21 @@
-"""A body that is not Torso's, against the loop that somebody would write: images per second.
+"""Images per second of bodies from other libraries in Torso, against a plain PyTorch loop.
 
     python bench/foreign.py [--device cuda] [--out FOLDER] [--only NET,…] [--precision tf32,bf16] [--budget 150]
                             [--kinds loop,made,…] [--profile] [--rounds] [--stacked] [--tiny]
 
-For each network, in turns (short stretches of each): a plain eager PyTorch loop (SGD with momentum, batch 50) that
-meets one batch again and again, which lies on the device as floats; the same loop with batches that it makes (`made`):
-shuffled, gathered from uint8 and normalised, as Torso has to; Torso's local loop one by one, kernel by kernel,
-recorded, and compiled and recorded, each visit with new velocities and a copy of the tensors; evaluation in batches
-of 50 and 500. First of all, one
-step of each kind against the same step in float32 (‖Δ − Δ32‖ / ‖Δ32‖ of what all parameters move by). `--rounds`: whole
-rounds of `torso.run` (10 clients of 500 images) against the loop over the same clients. `--stacked`: ten clients under
-vmap, BatchNorm included, against ten steps one by one. Images are random: this measures speed alone. On CPU everything
-uses one thread. What begins after `--budget` seconds is left out, so the order is that of importance.
+For each network these take turns in short stretches:
+
+- a plain eager PyTorch loop (SGD with momentum, batch 50) that repeats one batch, which is on the device as floats;
+- the same loop with batches that it makes (`made`): shuffled, gathered from uint8 and normalised, as Torso's are;
+- Torso's local loop with one client: kernel by kernel, recorded, and compiled and recorded. Each visit has new
+  velocities and a copy of the tensors;
+- evaluation in batches of 50 and 500.
+
+First, one step of each kind is compared with the same step in float32: ‖Δ − Δ32‖ / ‖Δ32‖ over the changes of all
+parameters. `--rounds`: whole rounds of `torso.run` (10 clients of 500 images) against the loop over the same clients.
+`--stacked`: ten clients under vmap, BatchNorm included, against ten steps one by one. Images are random, because this
+measures speed only. On CPU everything uses one thread. Nothing begins after `--budget` seconds, so the most important
+measurements come first.
 """
 
 from __future__ import annotations
@@ -72,7 +76,7 @@ def rate(work: Work, device: torch.device, seconds: float) -> float:
 def plain_loop(
     module: nn.Module, size: int, precision: Precision, device: torch.device, steps: int, made: bool = False
 ) -> Work:
-    """What a user would write; `made`: with the batches."""
+    """The plain PyTorch loop. `made`: it also makes the batches."""
     module = module.to(device).train()
     optimiser = torch.optim.SGD(module.parameters(), lr=1e-4, momentum=0.9)
     samples = torch.randint(0, 256, (steps * BATCH, size, size, 3), dtype=torch.uint8, device=device)
@@ -133,7 +137,7 @@ class Local:
         return work
 
     def moved(self, kind: Kind, precision: Precision) -> Tensor:
-        """What one step of a full batch moves the parameters by, all in a row."""
+        """The change of all parameters in a step of a full batch, as one vector."""
         task = self.tasks[kind]
         index = self.deck.index[:, :BATCH]
         deck = replace(self.deck, index=index, sizes=(BATCH,))
@@ -149,7 +153,7 @@ class Local:
         return work
 
     def told(self, kind: Kind) -> str:
-        """Why it is not what it was meant to be."""
+        """Why the visits were not compiled or recorded as meant; empty if they were."""
         recorder = self.tasks[kind].context.recorder
         return "" if not isinstance(recorder, ForeignRecorder) else recorder.uncompiled or recorder.refused
 
@@ -171,8 +175,8 @@ def plain_evaluation(module: nn.Module, size: int, device: torch.device, batch: 
 def in_turns(
     works: dict[str, Work], device: torch.device, times: int, seconds: float, gate: Gate
 ) -> dict[str, dict[str, Any]]:
-    """Median, range and first calls of each; a work that fails is left out and named. `host`: milliseconds until a call
-    comes back, `visit`: until the device is through with it as well."""
+    """Median, range and first calls of each kind of work. Work that fails is left out and named. `host`: milliseconds
+    until a call returns. `visit`: until the device has finished, too."""
     rates: dict[str, list[float]] = {}
     found: dict[str, dict[str, Any]] = {}
     for name, work in works.items():
@@ -263,7 +267,7 @@ class Watch:
 def measure(
     name: str, options: argparse.Namespace, precision: Precision, device: torch.device, watch: Watch
 ) -> Iterator[dict[str, Any]]:
-    """What is found of a network, piece by piece."""
+    """Yield the measurements of a network one after the other."""
     make, size = NETS[name]
     size, images = (32, 100) if options.tiny else (size, 500)
     torch.manual_seed(0)

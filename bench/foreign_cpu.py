@@ -1,10 +1,10 @@
-"""A body that is not Torso's on CPU, against the loop that somebody would write: images per CPU second.
+"""Images per CPU second of bodies from other libraries in Torso, against a plain PyTorch loop.
 
     python bench/foreign_cpu.py NET [--size 128] [--images 100] [--repeats 3]
 
 NET is one of `foreign_nets.NETS`, or `vit-small` (width 192, 6 layers). In turns, one thread: a plain loop (SGD with
-momentum, batch 50) that meets one batch again and again, the same loop with batches that it makes (`made`), Torso's
-local loop, and evaluations in batches of 50. CPU seconds of this process, so that a busy machine does not count.
+momentum, batch 50) that repeats one batch, the same loop with batches that it makes (`made`), Torso's local loop, and
+evaluations in batches of 50. Times are CPU seconds of this process, which a busy machine hardly changes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Host time of a step of a body that is not Torso's, against the loop that somebody would write: CPU microseconds.
+"""Host time (CPU microseconds) of a step with a body from another library in Torso, against a plain PyTorch loop.
 
     python bench/foreign_host.py [--steps 20] [--times 15] [--profile torso]
 
 A network of 52 convolutions with BatchNorm and ReLU6, as many layers as EfficientNet-lite0, but 4 channels wide and on
-images of 4×4: the arithmetic takes next to nothing, so what is left is what Python and PyTorch spend on a step. On an
-accelerator this is what kernel by kernel is bound by. The two go in turns; CPU seconds of this process, not wall time.
-A visit is split into what every step costs and what a visit costs, from visits of one step and of many. `recorded`: the
-same with a recording whose replay does nothing, so that what is left is the bookkeeping around it.
+images of 4×4. The arithmetic takes almost no time, so only what Python and PyTorch spend on a step is left. On an
+accelerator this bounds training kernel by kernel. The two sides take turns; times are CPU seconds of this process.
+Visits of one step and of many split the time into the cost of a step and the cost of a visit. `recorded`: the same with
+a recording whose replay does nothing, so only the bookkeeping around it is left.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WIDTH, LAYERS, SIZE = 4, 52, 4
 
 
 def thin() -> nn.Module:
-    """Many layers of little work."""
+    """A network of many layers with little work each."""
     layers: list[nn.Module] = [nn.Conv2d(3, WIDTH, 1, bias=False)]
     for depth in range(LAYERS - 1):
         layers += [nn.BatchNorm2d(WIDTH), nn.ReLU6(), nn.Conv2d(WIDTH, WIDTH, 1, groups=1 + depth % 2, bias=False)]
@@ -41,14 +41,14 @@ def thin() -> nn.Module:
 
 
 class Nothing:
-    """In the place of a CUDA graph."""
+    """A stand-in for a CUDA graph; its replay does nothing."""
 
     def replay(self) -> None:
         """Nothing."""
 
 
 class Bookkeeping(ForeignRecorder):
-    """Records on a machine without CUDA: what is replayed does nothing."""
+    """A recorder for machines without CUDA; its replays do nothing."""
 
     def _warm_up(self, step: Step) -> None:
         self._wanted = torch.zeros(1)

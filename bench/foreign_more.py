@@ -59,7 +59,7 @@ def whole_run(
 
 
 def loop_rounds(module: nn.Module, own: list[tuple[Any, Any]], precision: Precision, device: torch.device) -> float:
-    """Seconds of a round of FedAvg as somebody would write it, the median of three after a first."""
+    """Seconds of a round of FedAvg in plain PyTorch: the median of three after a first one."""
     module = module.to(device)
     data = [(torch.from_numpy(x.copy()).to(device), torch.from_numpy(y.copy()).to(device)) for x, y in own]
     spent = []

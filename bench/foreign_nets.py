@@ -1,4 +1,4 @@
-"""The networks of bench/foreign.py: of other libraries where they are installed, else the like in plain PyTorch."""
+"""The networks of bench/foreign.py: of other libraries if they are installed, else similar ones in plain PyTorch."""
 
 from __future__ import annotations
 

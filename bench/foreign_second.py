@@ -3,9 +3,8 @@
     python bench/foreign_second.py [--out FOLDER] [--seconds 85] [--device cuda] [--tiny]
     python bench/foreign_second.py --keep FILE --commit HASH      writes what FILE says into bench/foreign.json
 
-Seven processes of bench/foreign.py compile side by side, since that takes most of the time; then they measure one after
-the other, alone (`Gate`). A process that is not ready after 50 s does not keep the others waiting. Writes
-foreign_second.json.
+Seven processes of bench/foreign.py compile in parallel, since that takes most of the time. Then they measure one after
+the other (`Gate`). The others do not wait for a process that is not ready after 50 s. Writes foreign_second.json.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def started(name: str, folder: Path, options: argparse.Namespace) -> subprocess.
 
 
 def keep(found: Path, commit: str) -> None:
-    """Put a run's rows beside those of earlier runs."""
+    """Add a run's rows to those of earlier runs."""
     into = Path(__file__).with_name("foreign.json")
     kept = json.loads(into.read_text(encoding="utf-8"))
     kept["runs"][commit] = json.loads(found.read_text(encoding="utf-8"))

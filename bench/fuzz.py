@@ -1,10 +1,10 @@
-"""Random mutations of real letters and replies, read by the decoders and checks that stand at the network.
+"""A fuzz test: random mutations of real letters and replies, read by the decoders and checks at the network.
 
     python bench/fuzz.py [--mutations 100000] [--seed 0] [--out bench/fuzz.json]
 
-Whatever comes must end in a RequestError (one line) or be used: no other exception, no more than 10 s of CPU, and no
-more memory than a small multiple of the message. The memory of the process is limited on top, so that a request for
-gigabytes ends it. Ends with 1 where one of these is broken. The mutations: tests/federation/mutations.py.
+A mutated message must be used, or refused with a RequestError of one line: no other exception, at most 10 s of CPU, and
+no more memory than a small multiple of the message. The memory of the process is limited, too, so that a request for
+gigabytes ends it. The exit status is 1 if one of these rules is broken. The mutations: tests/federation/mutations.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ STANDING = b'{"state": "admitted", "words": "it is admitted", "name": "a", "cloc
 
 
 class TooLong(BaseException):
-    """No decoder may catch it."""
+    """Raised after the time limit. No decoder may catch it."""
 
 
 def ring(*_: object) -> None:
@@ -60,7 +60,7 @@ def ring(*_: object) -> None:
 
 
 def letter(data: bytes, home: Any) -> None:
-    """What a client does with it: it answers, whatever it is."""
+    """Read a letter as a client does."""
     Letter.decode(data)
 
 
@@ -92,7 +92,7 @@ def standing(data: bytes, _: Any) -> None:
 
 
 def terms_of(data: bytes) -> Terms:
-    """What an upload must be: what it was."""
+    """The schema of an upload, from the real one."""
     found = Reply.decode(data)
     assert found.said.numbers is not None
     numbers = found.said.numbers
@@ -151,7 +151,7 @@ class Tally:
         self.slowest, self.largest = 0.0, 0.0
 
     def read(self, what: str, size: int, call: Callable[[], None]) -> None:
-        """One message: refused or used, or what else has happened."""
+        """Read a message: whether it was refused or used, or what else happened."""
         forget()
         before, began = memory("VmRSS"), time.process_time()
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
@@ -176,7 +176,7 @@ class Tally:
 
 
 def targets(wires: dict[str, Recorded]) -> list[tuple[str, bytes, Callable[[bytes, Any], None], Any]]:
-    """(name, a real message, who reads it, what that needs besides)."""
+    """A list of (name, a real message, the function that reads it, its second argument)."""
     found: list[tuple[str, bytes, Callable[[bytes, Any], None], Any]] = []
     for method, wire in wires.items():
         found += [(f"letter {kind}, {method}", data, letter, None) for kind, data in wire.letters.items()]

@@ -1,4 +1,4 @@
-"""The layers whose kernels are compared (kernel_shapes.py), and one pass of them in every way that there is."""
+"""The layers whose kernels kernel_shapes.py compares, and a pass of each with every available kernel."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Conv(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Of one image and pass."""
+        """Operations of a pass over one image."""
         return 2 * self.out**2 * self.inputs * self.outputs * self.kernel**2
 
 
@@ -81,7 +81,7 @@ def shape_of(layer: Conv, x: Tensor, weight: Tensor) -> conv.Shape:
 
 
 def layer_seen(kind: Pass, layer: Conv, x: Tensor, precision: str) -> Layer:
-    """The layer as the choice sees it."""
+    """The layer as the choice of kernels gets it."""
     side, pad = layer.side if kind == "back" else layer.out, layer.kernel // 2
     boxed = boxes.boxable(x, layer.outputs, layer.kernel, layer.stride, pad)
     sizes = layer.inputs, layer.outputs, side, side, layer.kernel, layer.stride, pad

@@ -1,4 +1,4 @@
-"""Stacked convolutions layer by layer, every way that there is, and whole steps: what an accelerator says.
+"""Kernels of stacked convolutions on an accelerator: every kernel for every layer, and whole steps.
 
     python bench/kernel_shapes.py --out FOLDER [--parts check,shapes,engine,profile] [--seconds 100] [--all]
 
@@ -53,7 +53,7 @@ Pass_ = tuple[Conv, str, Pass]
 
 
 def is_new(todo: Pass_) -> bool:
-    """Whether the table does not have it."""
+    """Whether the table does not have the layer yet."""
     layer, precision, kind = todo
     return layer_seen(kind, layer, tensors(layer, 1, precision)[0], precision).key(kind) not in TABLE
 

@@ -32,7 +32,8 @@ BATCHES = {30: 50, 10: 50, 100: 32}
 
 
 def training_cases(sizes: tuple[int, ...]) -> list[Case]:
-    """What matters most comes first: time may run out. One by one is last: cuDNN may search for half a minute."""
+    """The training rows, the most important first, since time may run out. One by one comes last, since cuDNN may
+    search for half a minute."""
     kinds = [(precision, size) for precision in ("bf16", "tf32") for size in sizes]
     found: list[Case] = []
     for clients, batch in BATCHES.items():

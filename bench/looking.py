@@ -1,7 +1,7 @@
-"""What a look at samples costs in float32 on CUDA, by the ways in which convolutions can be computed.
+"""The cost of evaluation in float32 on CUDA, for each way in which convolutions can be computed.
 
-Two looks: the generic model of `torso bench pfl` at 10,000 images, and conv4 of 100 clients at 100 images each. Of each
-way: milliseconds (median), and the largest error of the logits against float64, by their largest value. The
+Two evaluations: the generic model of `torso bench pfl` on 10,000 images, and conv4 of 100 clients on 100 images each.
+For each way: milliseconds (median), and the largest error of the logits against float64, over their largest value. The
 defaults of `torso.nets.layers.ALONE`, `torso.nets.kernels.ways.EXACT` and `torso.fast.EXACT` follow from this table.
 """
 

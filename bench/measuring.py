@@ -1,11 +1,11 @@
-"""What measuring costs: figures as ratios within one run, on one machine.
+"""The cost of measuring, as ratios within one run on one machine.
 
 1. Head-only fine-tuning on features computed once, against the same through the whole network.
 2. The usual evaluation of clients (initial, personalised after 5 epochs, without head, generic), against the
    fine-tuning epochs that it contains.
 
-The sides run in turn in this process, after one pass to warm up; a ratio is that of medians, its range the fastest
-against the slowest to the slowest against the fastest.
+The two sides take turns in this process, after one pass to warm up. A ratio is that of medians; its range is from the
+fastest against the slowest to the slowest against the fastest.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from torso.runs.job import Simulation, simulate
 
 @dataclass(frozen=True)
 class Tuning:
-    """Work: fine-tune a group of clients and look at nothing."""
+    """Work for an engine: fine-tune a group of clients and evaluate nothing."""
 
     job: Simulation
     plan: tuple[LocalPhase, ...]
@@ -58,7 +58,7 @@ class Tuning:
 def job_of(
     body: str, clients: int, samples: int, norm: str, device: str = "cpu", precision: str = "auto"
 ) -> Simulation:
-    """Clients of so many images of 32 × 32 × 3 to train and a fifth of that to test, none of them augmented."""
+    """A job with clients of `samples` training images of 32 × 32 × 3 and a fifth as many test images, not augmented."""
     size = {"samples": samples * clients, "test_samples": samples * clients // 5, "size": 32, "channels": 3}
     data = {"source": "synthetic", "clients": clients, "partition": "iid", "synthetic": size}
     return simulate(
@@ -127,7 +127,7 @@ def evaluation(
 
 
 def write_profile(path: str, work: Callable[[], None]) -> None:
-    """Where the time of a piece of work goes, on the device and on the host."""
+    """Write where the time of a piece of work goes, on the device and on the host."""
     with torch.profiler.profile() as found:
         work()
     host = cProfile.Profile()

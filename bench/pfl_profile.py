@@ -1,10 +1,10 @@
-"""Where a round of `torso bench pfl` spends the device's time: its kernels, and what a round cannot go below.
+"""Where a round of `torso bench pfl` spends the device's time: its kernels, and a lower bound for a round.
 
     python bench/pfl_profile.py --root FOLDER [--rounds 60] [--out FILE]
 
-The floor: the bytes that the dense layer's weights must move (every client has weights of its own: a step reads them
-forward and back, writes a gradient, and SGD reads both and writes the weights), at the rate of a copy on this device,
-and the products of the convolutions at the rate of a large product.
+The lower bound is the time to move the dense layer's weights at the rate of a copy on this device, and the time of the
+convolutions' products at the rate of a large product. Every client has its own weights: a step reads them forward and
+backward and writes a gradient, and SGD reads both and writes the weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BYTES_A_WEIGHT = 4 * 6  # float32: read forward, read back, gradient written, th
 
 
 class Stretch(Through):
-    """Profiles the rounds from `first` to `last`, none of which is followed by a measuring."""
+    """A listener that profiles the rounds from `first` to `last`, in which nothing is measured."""
 
     def __init__(self, first: int, last: int) -> None:
         super().__init__(Listener())
@@ -70,7 +70,7 @@ def recorded(work: torch.Tensor, other: torch.Tensor, product: bool) -> torch.cu
 
 
 def rates() -> tuple[float, float]:
-    """Bytes of a copy and operations of a large bf16 product, each a second."""
+    """Bytes per second of a copy, and operations per second of a large bf16 product."""
     source = torch.randn(1 << 28, device="cuda")
     copied = 2 * source.numel() * 4 / (1e-3 * milliseconds(recorded(source, source, product=False)))
     side = 8192
@@ -79,7 +79,7 @@ def rates() -> tuple[float, float]:
 
 
 def floor() -> str:
-    """What a round cannot go below, by its weights and by its products."""
+    """The lower bounds for a round, by its weights and by its products."""
     model = simulate(pfl_config("synthetic", "", 1, "fp32", "cpu", 0)).model
     weights = sum(prod(tensor.shape) for tensor in model.values())
     moved = weights * AT_ONCE * STEPS * BYTES_A_WEIGHT

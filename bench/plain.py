@@ -1,4 +1,4 @@
-"""conv4 and mobilenet as one writes them in plain PyTorch: the networks of the bare loop."""
+"""conv4 and mobilenet in plain PyTorch: the networks of the bare loop."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One audit of docs/privacy.md, as `torso audit` does it: `bench/privacy_audit.py FILE.json NOISE [last|CLAIMED]`.
+"""An audit for docs/privacy.md, as `torso audit` makes it: `bench/privacy_audit.py FILE.json NOISE [last|CLAIMED]`.
 
 200 clients with 7 images of scikit-learn's digits each, a network with two hidden layers. The environment's RUNS (256)
-and ROUNDS (10) make it smaller. `last`: the auditor sees the last model alone. CLAIMED: the noise of a wrong claim. It
-needs no typer, so it runs where an accelerator is and little else."""
+and ROUNDS (10) make it smaller. `last`: the auditor sees only the last model. CLAIMED: the noise of a wrong claim. It
+does not need typer, so it runs on machines with little more than PyTorch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Visits of clients with unequal amounts of data in one stack: those of many steps first, against as they come.
+"""Visits of clients of unequal size in one stack: sorted by number of steps, against their own order.
 
     python bench/ragged.py [--device cuda] [--json FILE]
 
-Sizes are of a Dirichlet partition by class of CIFAR-10's counts over 100 clients, images are random. A ratio is of two
-measurements in this process, in turn.
+Sizes come from a Dirichlet partition of CIFAR-10's class counts over 100 clients; images are random. A ratio is of two
+measurements that take turns in this process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROUNDS = 5
 
 
 def sizes(clients: int, alpha: float) -> list[int]:
-    """As many clients as there are, of runs of 100 of which ten take part."""
+    """The sizes of the given number of clients, from runs of 100 clients of which ten take part."""
     draw, found = np.random.default_rng(0), list[int]()
     while len(found) < clients:
         shares = draw.dirichlet([alpha] * 100, 10) * 5_000
@@ -66,7 +66,7 @@ def visit(body: str, counts: list[int], device: torch.device, precision: str) ->
 
 
 def rate(task: LocalTask, device: torch.device) -> float:
-    """Images a second that clients have; padding and clients that are through are not counted."""
+    """Images per second of the clients' own data; padding and clients that have finished do not count."""
     models = some_models(task, device)
     began = 0.0
     for number in range(ROUNDS + 1):

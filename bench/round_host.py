@@ -1,8 +1,9 @@
-"""What a round costs the host when clients do nothing: `python bench/round_host.py --out bench/round_host.json`.
+"""The host's cost of a round in which clients do nothing: `python bench/round_host.py --out bench/round_host.json`.
 
-The step of the clients does nothing, the network has a few dozen parameters and nothing is recorded, so what is left is
-sampling, telling, dealing, sums, the store and the bookkeeping of the loop. All clients have been met before and, with
-FedPer, hold a head. CPU seconds of the process in a round, median of n; the bound is 1 ms + 20 µs a participant.
+The clients' step does nothing, the network has a few dozen parameters and nothing is recorded. What is left is
+sampling, messages, dealing, sums, the store and the bookkeeping of the loop. All clients have taken part before and,
+with FedPer, keep a head. Times are CPU seconds of the process in a round, median of n; the bound is 1 ms + 20 µs a
+participant.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Row = dict[str, Any]
 @steps.register("nothing")
 @dataclass(frozen=True)
 class Nothing(Step):
-    """Looks at no batch."""
+    """A local step that reads no batch."""
 
     def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None:
         pass
@@ -46,7 +47,7 @@ class Nothing(Step):
 
 @bodies.register("tiny")
 def tiny(channels: int, height: int, width: int) -> Body:
-    """One hidden layer of four."""
+    """A body with one hidden layer of four units."""
     return Body([Dense(channels * height * width, 4)], 4)
 
 
@@ -67,7 +68,7 @@ def settings(method: str, clients: int, participants: int) -> Config:
 
 
 def all_met(job: Simulation) -> State:
-    """As after many rounds: everybody has taken part, and holds what the method keeps."""
+    """The state after many rounds: all clients have taken part, and have what the method keeps."""
     keeps = {name: job.model[name] for name in sorted(job.plan[0].keeps)}
     everybody = range(job.roster.clients)
     held = {k: ClientState(keeps) for k in everybody} if keeps else {}

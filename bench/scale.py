@@ -1,9 +1,9 @@
-"""Bytes, memory and seconds of a round on many accelerators, on paper: the tables of docs/scale.md.
+"""Computed bytes, memory and seconds of a round on many accelerators: the tables of docs/scale.md.
 
-    python bench/scale.py            # rewrites what stands between the markers of docs/scale.md
+    python bench/scale.py            # rewrites the text between the markers of docs/scale.md
 
-From the driver's costs that bench/cluster.py has measured (bench/cluster.json) and from the rates of one accelerator
-that bench/accelerator.py has (bench/engine.json).
+They follow from the driver's costs that bench/cluster.py has measured (bench/cluster.json), and from the rates of one
+accelerator that bench/accelerator.py has measured (bench/engine.json).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BODIES = ("conv4", "mobilenet", "resnet18")
 
 @dataclass(frozen=True)
 class Costs:
-    """Of the driver, in seconds."""
+    """The costs of the driver, in seconds."""
 
     round_s: float
     client_s: float  # of a participant that keeps nothing
@@ -39,7 +39,7 @@ class Costs:
     kept_MB_s: float
 
     def keeping(self, kept: float) -> float:
-        """Of a participant that keeps so many megabytes."""
+        """The driver's seconds for a participant that keeps this many megabytes."""
         return self.keeping_client_s + self.kept_MB_s * kept
 
 
@@ -48,13 +48,13 @@ def network(body: str) -> Network:
 
 
 def flops(net: Network) -> float:
-    """Of an image in a training step."""
+    """Operations of an image in a training step."""
     return step_flops(net, IMAGE, 50, learnable(net, net.state_dict())) / 50
 
 
 @cache
 def stack(body: str) -> tuple[int, float]:
-    """Clients of the largest stack that was measured in bf16, and its images a second."""
+    """The clients of the largest stack that was measured in bf16, and its images per second."""
     found = json.loads((ROOT / "bench" / "engine.json").read_text(encoding="utf-8"))[f"engine-{body}-bf16"]
     return max((row["clients"], float(row["images_per_s"])) for row in found["rows"] if row["what"] == "stacked")
 
@@ -69,7 +69,7 @@ def megabytes(net: Network, part: str = "") -> float:
 
 
 def number(value: float) -> str:
-    """Three digits, as a person writes them."""
+    """A number with three digits."""
     digits = f"{value:.3g}"
     return f"{float(digits):,.0f}" if value >= 100 else f"{float(digits):g}"
 
@@ -80,7 +80,8 @@ def table(rows: list[dict[str, str]]) -> str:
 
 
 def rounds(costs: Costs) -> Iterator[dict[str, str]]:
-    """A round of FedAvg (nothing is kept) on so many accelerators, one worker each; two copies of a sum in flight."""
+    """Table rows: a round of FedAvg (clients keep nothing) by number of accelerators, with one worker each and two
+    copies of a sum in transit."""
     for body in BODIES:
         net = network(body)
         model, images = megabytes(net), SAMPLES * EPOCHS / rate(body)
@@ -102,7 +103,7 @@ def rounds(costs: Costs) -> Iterator[dict[str, str]]:
 
 
 def kept(costs: Costs) -> Iterator[dict[str, str]]:
-    """What clients keep, by participants: heads (FedPer) and whole models (Ditto)."""
+    """Table rows: what clients keep, by participants: heads (FedPer) and whole models (Ditto)."""
     for body in BODIES:
         net = network(body)
         for what, size in (("head", megabytes(net, "head.")), ("whole model", megabytes(net))):
@@ -121,7 +122,8 @@ def kept(costs: Costs) -> Iterator[dict[str, str]]:
 
 
 def saturation(costs: Costs) -> Iterator[dict[str, str]]:
-    """How many accelerators one driver keeps busy: as many as train a client in the time it spends on one."""
+    """How many accelerators one driver keeps busy: the time to train a client over the time that the driver spends on
+    it."""
     for body in BODIES:
         net = network(body)
         model, images = megabytes(net), SAMPLES * EPOCHS / rate(body)

@@ -1,12 +1,12 @@
-"""What secure sums cost: `python bench/secagg.py`.
+"""The cost of secure sums: `python bench/secagg.py`.
 
-Accuracy and bytes: whole runs over a federation without a network. Every client is a `Home` of its own, which gets the
-bytes that it would get over the wire. Digits, 10 clients, all of them in every round.
-Protocol: the CPU seconds of the four stages for one client and for the server, vectors of a million numbers; one
+Accuracy and bytes: whole runs over a federation without a network. Every client is a `Home`, which gets the bytes that
+it would get over the wire. Digits, 10 clients, all of them in every round.
+Protocol: CPU seconds of the four stages for one client and for the server, with vectors of a million numbers. One
 client leaves before it sends its vector.
 
-The tables in docs/federation.md are made from what was measured last (bench/secagg.json); with --fill from that alone.
---small: one seed, two rounds, few clients, and nothing is kept: whether it works.
+The tables in docs/federation.md are made from the last measurement (bench/secagg.json); with --fill nothing is
+measured. --small tries the script: one seed, two rounds, few clients, and nothing is written.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 
 class Link:
-    """A server's link to clients in this process; bytes by kind of letter."""
+    """A server's link to clients in this process, which counts bytes by kind of letter."""
 
     def __init__(self, homes: Mapping[str, Home]) -> None:
         self.homes = dict(enumerate(homes.values(), start=100))
@@ -107,7 +107,7 @@ def one_run(method: str, way: str, seed: int, rounds: int) -> dict[str, Any]:
 
 
 def protocol(clients: int, shares: int, numbers: int) -> dict[str, Any]:
-    """CPU seconds; `share`, `mask`: of one client."""
+    """CPU seconds of the stages; `share` and `mask` are of one client."""
     terms = Terms.of(SecureConfig(shares=shares), clients)
     gathering, spent = Gathering(terms, range(clients)), dict.fromkeys(("share", "mask", "open"), 0.0)
     vector = np.arange(numbers, dtype=np.uint32)

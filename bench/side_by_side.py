@@ -9,10 +9,10 @@ CIFAR-10 without its dropout. Torso, pfl-research and Flower get the same `nn.Mo
 the same layers in haiku (channels last, 1,626,442 parameters as the others, its own initial weights) and the same
 images. Nothing is evaluated.
 
-A framework runs in a process of its own. Time is taken from one round to the next after two that warm up: wall seconds,
-and CPU seconds of the process with all that it has started (Ray's among them). Each uses two cores in the way that it
-offers: Torso two threads that train a client each, Flower two client processes (Ray). pfl-research and FedJAX have the
-threads of their operations only: one of them, since CPU seconds are compared; `--threads 2` gives them two.
+Each framework runs in its own process. Time is taken from one round to the next, after two rounds to warm up: wall
+seconds, and CPU seconds of the process and of all processes that it has started (Ray's included). Each framework uses
+two cores as it can: Torso two threads that train a client each, Flower two client processes (Ray). pfl-research and
+FedJAX only have threads inside operations. They get one, since CPU seconds are compared; `--threads 2` gives them two.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Clock:
 
 
 def cpu_seconds(mark: str) -> float:
-    """Of all processes with this mark in their environment, and of their children that have ended."""
+    """CPU seconds of all processes with this mark in their environment, and of their children that have ended."""
     ticks, words = 0, f"{MARK}={mark}".encode()
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -86,7 +86,7 @@ def module() -> Any:
 
 
 def clients() -> list[tuple[Any, Any]]:
-    """Images as floats, which all take as they are, and labels."""
+    """Images as floats, which all frameworks accept, and labels."""
     import torch
 
     return [(torch.from_numpy(images), torch.from_numpy(labels)) for images, labels in arrays()]
@@ -257,7 +257,7 @@ QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACC
 
 
 def set_up(folder: Path) -> None:
-    """An environment for each of the others; torch comes first, so that they take the one that Torso has."""
+    """Make an environment for each of the others. torch is installed first, so that all use Torso's version."""
     for name, packages in NEEDS.items():
         python = folder / name / "bin" / "python"
         if not python.exists():
@@ -274,7 +274,7 @@ def set_up(folder: Path) -> None:
 
 
 def child(name: str, rounds: int, envs: Path | None, threads: int) -> dict[str, Any]:
-    """One framework in a process of its own."""
+    """Run one framework in its own process."""
     python = Path(sys.executable) if name == "torso" or envs is None else envs / name / "bin" / "python"
     if not python.exists():
         return {"why": f"{python} is not there: --setup FOLDER makes it"}
@@ -295,7 +295,7 @@ def child(name: str, rounds: int, envs: Path | None, threads: int) -> dict[str, 
 
 
 def measure(name: str, rounds: int) -> None:
-    """In the process of a framework."""
+    """Measure, in the process of a framework."""
     clock = Clock(rounds + WARM)
     FRAMEWORKS[name](rounds + WARM, clock)
     versions = {}

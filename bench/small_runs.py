@@ -1,8 +1,8 @@
-"""CPU seconds of runs of a test's size: `python bench/small_runs.py OLD/src src --out bench/small_runs.json`.
+"""CPU seconds of small runs, as tests have them: `python bench/small_runs.py OLD/src src --out bench/small_runs.json`.
 
-A run on digits with five clients and two rounds, in memory and in a folder: the first of a process and the tenth on;
-the first run of a process whose network is a module of the user's own; and a whole process, start of Python and imports
-included. Processes of the given versions take turns. CPU seconds do not grow with the machine's load as wall time does.
+A run on digits with five clients and two rounds, in memory and in a folder: the first run of a process, and runs from
+the tenth on; the first run of a process with a module of the user as network; and a whole process, including the start
+of Python and imports. Processes of the given versions take turns. CPU seconds hardly grow with the machine's load.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = ("in memory", "in a folder", "own module", "fedloge")
 
 
 def child(kind: str) -> None:
-    """Print the milliseconds of the process's runs, and of all of it."""
+    """Print the milliseconds of the process's runs, and of the whole process."""
     import torch
     from torch import nn
 

@@ -1,9 +1,9 @@
 """Speed and memory on this machine, as ratios within one run: `make bench`.
 
-Each comparison alternates between the two sides and takes medians, so that a machine that is busy for a while is busy
-for both; the range is our slowest against their fastest to our fastest against their slowest. The bare loop is what one
-would write by hand: a plain nn.Module in channels_last, torch.optim.SGD, all cores in every operation, batches ready in
-memory. Torso does the same steps with clients in parallel threads, batches included.
+The two sides of a comparison take turns, and their medians are compared, so that a busy machine slows both. The range
+is from our slowest against their fastest to our fastest against their slowest. The bare loop is plain PyTorch: an
+nn.Module in channels_last, torch.optim.SGD, all cores in every operation, batches ready in memory. Torso makes the same
+steps with clients in parallel threads, and also makes the batches.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ SIDES = {"bare": bare_loop, "local training": torso_loop, "whole run": whole_run
 
 
 def one_side(side: str, body: str, samples: int) -> float:
-    """What a process of its own prints: the rate after a pass to warm up."""
+    """Print the rate after a pass to warm up; for one side in its own process."""
     job = simulate(settings(body, samples))
     clients = sample(job.roster, 0.1, 0, 1)
     if side != "whole run":
@@ -110,7 +110,7 @@ def one_side(side: str, body: str, samples: int) -> float:
 
 
 def training(body: str, samples: int, repeats: int) -> list[Figures]:
-    """Each side in fresh processes, in turn: Torso tunes its process's allocator, which is not to help the other."""
+    """Both sides in turn, each in fresh processes, since Torso tunes the allocator of its process."""
     rates: dict[str, list[float]] = {side: [] for side in SIDES}
     for _ in range(repeats):
         for side, found in rates.items():

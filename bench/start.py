@@ -1,8 +1,8 @@
 """Seconds from the start of Python to the first training step, and where they go: `python bench/start.py --data FILE`.
 
-A process reads the packed CIFAR-10, deals it to 100 clients, builds conv4 and ends where the first local epoch would
-begin. Each side has a cache folder of its own: `first` an empty one, `second` the one that the first process has left.
-`cpu` counts the seconds of all threads, which a busy machine does not stretch.
+A process reads the packed CIFAR-10, deals it to 100 clients, builds conv4 and ends when the first local epoch would
+begin. `first` has an empty cache folder, `second` the folder that the first process has left. `cpu` is the CPU seconds
+of all threads, which a busy machine hardly changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHILD = "--child"
 
 
 def child(data: str, device: str) -> None:
-    """Say what the time is at a few places, and end at the first step."""
+    """Print the time at a few places, and end at the first step."""
     marks: dict[str, tuple[float, float]] = {}
 
     def mark(what: str) -> None:

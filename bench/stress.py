@@ -1,10 +1,10 @@
-"""Evaluation and first steps of conv4 with running statistics, over and over, among freed memory full of NaN.
+"""A stress test: evaluation and first steps of conv4 with running statistics, repeated among freed memory full of NaN.
 
     python bench/stress.py [seconds] [clients]
 
-One model expanded to all clients, as the server's is, must give the bits of the same model copied out; so must a second
-time, a new recorder, and (nearly) gradients that are not recorded. Ends with 1 at the first difference or NaN, and says
-which comparison it was. On CPU it only shows that the script runs.
+A model expanded to all clients, as the server's is, must give the same bits as copies of it. So must a second time, a
+new recorder and, to rounding, gradients that are not recorded. The script ends with 1 at the first difference or NaN,
+and names the comparison. On CPU it only shows that the script runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEVICE = torch.device("cuda" if CUDA else "cpu")
 
 
 def poison() -> None:
-    """Fill what the allocator has free, blocks of all sizes, with NaN."""
+    """Fill the allocator's free blocks of all sizes with NaN."""
     sizes = [*[128] * 400, *[4096] * 200, *[2**18] * 50, *[2**24] * 8] if CUDA else [128] * 8
     _ = [torch.full((size,), torch.nan, device=DEVICE) for size in sizes]
 

@@ -5,9 +5,9 @@ conv4 on random images of 32 × 32, FedAvg, batch 50, crop and mirror. `steps`: 
 the next state; `dirichlet` has as many images, with classes dealt by Dirichlet(α = 0.3), and counts real images alone.
 `pfl`: rounds of pfl-research's benchmark, 50 of 1,000 clients with five steps of batch 10 on random images.
 
-Rounds are taken in blocks, since one may begin before the last is over; the device is waited for at the end of a block.
-Images per second, median of n blocks after a warm-up, with lowest and highest. `ms`: wall time of a round; `host_ms`:
-until the host has asked for it; `cpu_ms`: what the process computes for it; `recordings`: of several steps, of one.
+Rounds are timed in blocks, since a round may begin before the last one is over. The device is waited for at the end of
+a block. Images per second: the median of n blocks after a warm-up, with lowest and highest. `ms`: wall time of a round.
+`host_ms`: time until the host has queued it. `cpu_ms`: CPU time of the process. `recordings`: of several steps, of one.
 """
 
 from __future__ import annotations

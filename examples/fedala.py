@@ -1,6 +1,6 @@
-"""FedALA from its idea: a client begins at a learned mix of the received model and its own. See docs/extending.md.
+"""FedALA as a plugin: a client begins at a learned mix of the received model and its own. See docs/extending.md.
 
-G clients, * a parameter's shape. θ is the model received, θ_k the client's model of its last visit, W [G, *] in [0, 1].
+G clients, * a parameter's shape. θ: the received model. θ_k: the client's model of its last visit. W [G, *] in [0, 1].
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def mix(at: VisitStart, weights: Tensors) -> Tensors:
 @personals.register("own-ala")
 @dataclass(frozen=True)
 class FedALA(Personal):
-    """A visit begins at θ_k + W ⊙ (θ − θ_k) above the part `lower`, and at θ in it (FedALA).
+    """The way to personal models of FedALA: a visit begins at θ_k + W ⊙ (θ − θ_k), and at θ in the part `lower`.
 
     W begins at 1, is kept by its client, and takes SGD steps of rate `lr` on a share `sample` of the client's samples
     at each visit, clipped to [0, 1]."""

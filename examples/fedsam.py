@@ -1,4 +1,4 @@
-"""A step of one's own: sharpness-aware minimisation on the clients (FedSAM, Qu 2022). See docs/extending.md."""
+"""A custom local step: sharpness-aware minimisation on the clients (FedSAM, Qu 2022). See docs/extending.md."""
 
 from __future__ import annotations
 

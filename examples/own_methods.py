@@ -1,4 +1,4 @@
-"""Small methods of one's own: a composition, new choices on an axis, an attack. See docs/extending.md."""
+"""Small custom methods: a composition, new choices on an axis, an attack. See docs/extending.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data, a partition, a network and a measure of one's own. See docs/own-parts.md."""
+"""Custom data, a partition, networks and a measure. See docs/own-parts.md."""
 
 from __future__ import annotations
 

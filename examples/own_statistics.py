@@ -1,4 +1,4 @@
-"""A method that sends statistics beside weights: class means of features. See docs/extending.md."""
+"""A custom method that sends statistics besides weights: class means of features. See docs/extending.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torso.server.statistics import Declared, RoundStatistics, ServerView, Stati
 @statistics.register("own-class-means")
 @dataclass(frozen=True)
 class OwnClassMeans(Statistics):
-    """Clients send features summed by class; the server tells everybody the class means."""
+    """Clients send features summed by class; the server sends the class means to all clients."""
 
     passes: ClassVar[float] = 1.0  # each sample is looked at once more
 
@@ -46,7 +46,7 @@ class OwnClassMeans(Statistics):
 @objectives.register("own-near-means")
 @dataclass(frozen=True)
 class NearMeans(Taught):
-    """Cross-entropy + μ·‖f − m_y‖², m_y the told mean of the label's class."""
+    """Cross-entropy + μ·‖f − m_y‖², with m_y the server's mean of the label's class."""
 
     mu: NotNegative = 0.01
     teachers: ClassVar[tuple[str, ...]] = ("told.means",)

@@ -1,7 +1,8 @@
-"""The pages of docs/reproduction, docs/leaderboard.md, docs/pretrained.md and docs/robustness-study.md, and a part of
-docs/privacy.md, made from json files: `python -m torso.papers.docs [OUT]`.
+"""`python -m torso.papers.docs [OUT]`: write the generated pages in docs/ from the json files beside them.
 
-With OUT, the folder of `torso reproduce` and `torso leaderboard`, the results found there are taken in first.
+The pages are docs/reproduction, docs/leaderboard.md, docs/pretrained.md, docs/robustness-study.md and a part of
+docs/privacy.md. With OUT, the folder of `torso reproduce` and `torso leaderboard`, the results in it are added to the
+json files first.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ def main(words: Sequence[str]) -> None:
     for out in words:
         for name, left in collect(Path(out), reproduction.FOLDER).items():
             print(f"{name}: taken from {out}")
-            _tell(left, "not taken")
+            _print_each(left, "not taken")
         if leaderboard.collect(Path(out)):
             print(f"leaderboard: taken from {out}")
     for name, left in tidy(reproduction.FOLDER).items():
-        _tell([f"{name}, {text}" for text in left], "dropped, since the recipe has changed")
+        _print_each([f"{name}, {text}" for text in left], "dropped, since the recipe has changed")
     reproduction.write()
     leaderboard.write(reproduction.FOLDER.parent)
     pretrained.write(reproduction.FOLDER.parent)
@@ -30,7 +31,7 @@ def main(words: Sequence[str]) -> None:
     privacy.write(reproduction.FOLDER.parent)
 
 
-def _tell(left: Sequence[str], why: str) -> None:
+def _print_each(left: Sequence[str], why: str) -> None:
     for text in left:
         print(f"{why}: {text}")
 

@@ -90,7 +90,7 @@ def test_what_is_left_out_as_fine_tuned_otherwise_is_there_with_a_rate_of_the_gr
         for entry in presets(board)
         if "personalize.lr" in plan.points("cifar10-s2", entry)[0]
     }
-    (names,) = (names for why, names in board.left_out.items() if "fine-tuned otherwise" in why)
+    (names,) = (names for why, names in board.left_out.items() if "another rate of fine-tuning" in why)
     for name in (*names, "fedavg-brm-ft"):
         assert bare(methods[name]).but(personal=FineTune()) in tuned, name
 

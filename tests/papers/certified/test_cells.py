@@ -53,7 +53,7 @@ def test_a_sketch_by_hand() -> None:
 
 def test_bits_have_to_be_the_same_on_one_code_path_and_near_on_another() -> None:
     other = replace(OF, model="other")
-    assert differences(OF, other, exact=True) == ["the models have other bits"]
+    assert differences(OF, other, exact=True) == ["the models differ in bits"]
     assert differences(OF, other, exact=False) == []
     near = replace(other, sketch=(10.0 * (1 + NEAR / 2), 0.5 + NEAR / 2, -0.5, 0.0), accuracy={"generic": 59.0})
     assert differences(OF, near, exact=False) == []
@@ -62,7 +62,7 @@ def test_bits_have_to_be_the_same_on_one_code_path_and_near_on_another() -> None
     fewer = replace(other, accuracy={"generic": 39.0})
     assert differences(OF, fewer, exact=False) == ["generic: 50.0 → 39.0"]
     assert differences(OF, replace(OF, accuracy={"generic": 50.1}), exact=True) == ["generic: 50.0 → 50.1"]
-    assert differences(OF, replace(OF, data="others"), exact=False) == ["the data are others"]
+    assert differences(OF, replace(OF, data="others"), exact=False) == ["the data differ"]
     assert differences(OF, replace(OF, status="failed"), exact=True) == ["it ended with 'failed', not 'ok'"]
     assert differences(OF, replace(OF, accuracy={}), exact=True) == ["measured: , not generic"]
 
@@ -77,7 +77,7 @@ def test_another_rule_is_seen_on_another_code_path_too(change: str) -> None:
 def test_a_new_cell_says_what_to_do() -> None:
     cell = Cell("mine", (*one().sets, "train.rounds=1"))
     found, _ = moved(Ledger({}, {}), [cell], {})
-    assert said(found) == f"mine: it has no record yet\nIf this is meant: {AGAIN}, and say why in the commit"
+    assert said(found) == f"mine: it has no record yet\nIf the change is intended: {AGAIN}, and say why in the commit"
     assert [record for _, record in run_cells([replace(cell, file="none.npz")], {})] == [None]
 
 
@@ -97,7 +97,7 @@ def test_the_file_is_written_again_with_what_moved(
     (tmp_path / LEDGER).write_text(moved_one)
     capsys.readouterr()
     main([], tmp_path)
-    assert "the data are others" in capsys.readouterr().out
+    assert "the data differ" in capsys.readouterr().out
     assert {made["path"] for made in Ledger.read(tmp_path).made.values()} >= {"another processor"}
     monkeypatch.setattr("torso.papers.certified.__main__.cells", lambda: few[:1])
     main([], tmp_path)

@@ -93,8 +93,8 @@ def test_the_command_says_what_agrees_and_ends_with_1_where_something_does_not(t
     said = torso("reproduce", "--verify", str(tmp_path), "--sample", "9", "--json")
     assert said.status == 1
     wrong = {one["name"]: one["wrong"] for one in json.loads(said.out)["cells"]}
-    assert wrong == {"preset fedavg": "the models have other bits", "preset fedbabu": ""}
-    assert "is no folder" in torso("reproduce", "--verify", "nowhere").err
+    assert wrong == {"preset fedavg": "the models differ in bits", "preset fedbabu": ""}
+    assert "is not a folder" in torso("reproduce", "--verify", "nowhere").err
     (tmp_path / "empty").mkdir()
     nothing = torso("reproduce", "--verify", "empty")
     assert (nothing.status, nothing.out) == (2, "")

@@ -79,7 +79,7 @@ def test_a_setting_beside_the_others_has_a_table_and_no_part_in_the_places() -> 
     assert "| 1 | lp | 90.0 |" in table
     assert "Without a number here: fedbabu, fedper, fedncm." in table
     assert "Cannot compete here: fedbn" in table
-    assert f"`{frozen}` (beside the others)" in said
+    assert f"`{frozen}` (separate)" in said
     places = "## Over all settings"
     assert said.partition(places)[2].partition("## ")[0] == alone.partition(places)[2].partition("## ")[0]
     assert f"`{frozen}` (defined, not run)" in alone
@@ -157,7 +157,7 @@ def test_the_answer_says_what_keeps_it_open() -> None:
     assert "- The new combination was measured on a small one (fp32), the best known methods on a device (bf16)" in said
     assert "| cifar10-s2 | personal | fedbabu 82.5 | n † 92.3 |" in said
     assert "| 1 | n (new) † | 92.3" in said
-    assert "†: not of a device (bf16), as the others are, but of a small one (fp32)." in said
+    assert "- **†**: run on a small one (fp32). The other rows ran on a device (bf16)." in said
     assert "(#the-grid-and-what-was-chosen) in cifar10-s2: 1. The new combination has none." in said
     assert "without fine-tuning" not in said
     assert "- No new combination was measured in cifar10-dir0.3." in said
@@ -201,7 +201,10 @@ def test_a_setting_at_a_glance() -> None:
         "fedbabu and n."
     )
     alone = sentence(S2, [row("fedavg", 80.0), row("fedbabu", 81.0)])
-    assert "fedbabu has the highest personal accuracy (81.0 %, one seed, so nobody can say who is level)" in alone
+    assert (
+        "fedbabu has the highest personal accuracy (81.0 %, one seed, so it is not known which methods are level)"
+        in alone
+    )
     other = {**row("g", 50.0, 50.0, 50.0), "generic": row("g", 90.0, 90.0, 90.0)["personal"]}
     split = sentence(S2, [*ROWS[:2], other])
     assert "fedbabu has the highest personal accuracy (82.5 %, 1 other level) and g has the highest generic" in split

@@ -155,7 +155,7 @@ def test_the_section_says_what_the_files_hold(done: Path, evidence: Evidence) ->
     assert " / ".join(f"{run[m]:.0f}" for m in (GENERIC, PERSONAL, "worst_tenth")) in text
     assert "### FedPer: the body" in text
     assert "Alone" not in text  # it has no table
-    assert "trains alone as many epochs" in text
+    assert "trains alone for as many epochs" in text
     assert section.picture.count("FedAvg: generic") == 1
     page = "before\n<!-- generated: robustness-json -->\n{}\n<!-- end -->\nafter\n"
     assert filled(page.format("old"), [section]) == page.format(text)

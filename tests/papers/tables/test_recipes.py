@@ -225,7 +225,7 @@ def test_the_line_of_cross_entropy_is_fedavg() -> None:
     } == printed
     (caveat,) = (text for text in recipe("fedrod/3").caveats if "LDAM" in text)
     ldam, cdt = (_one("fedrod/3", f"balanced_loss={loss},variant=none").method.objective for loss in ("LDAM", "CDT"))
-    assert f"{ldam.gamma} and {cdt.gamma} here" in caveat  # type: ignore[attr-defined]
+    assert f"{ldam.gamma} and {cdt.gamma} (" in caveat  # type: ignore[attr-defined]
 
 
 def test_every_number_without_the_head_has_a_line_with_the_distance_of_the_code() -> None:
@@ -347,7 +347,7 @@ def test_what_is_best_on_test_data_answers_nothing_but_second_lines() -> None:
 def test_a_part_of_a_table_has_the_configs_and_names_of_the_whole() -> None:
     whole = {run.name: run.config for run in plan(recipe("fedbabu/12")).runs}
     part = plan(recipe("fedbabu/12"), "shards=2|5,metric=initial_with_head").runs
-    assert len(part) == 24  # not the second lines, which are of the other metric
+    assert len(part) == 24  # not the variants, which are of the other metric
     assert all(whole[run.name] == run.config for run in part)
 
 

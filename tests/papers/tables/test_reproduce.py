@@ -53,7 +53,7 @@ def test_a_table_is_printed_with_ours_beside_the_published_numbers(torso: Torso,
     assert f"changed here: {QUICK[0]}" in said.out  # so nobody takes them for the paper's
     assert "4/4  lg-fedavg" in said.err  # after FedAvg, at whose end it begins
     table = json.loads(Path("out/fedbabu-13/table.json").read_text())
-    assert len(table) == 129 + 18 + 18 + 3  # second lines of FedPer, LG-FedAvg and Local-only
+    assert len(table) == 129 + 18 + 18 + 3  # variants of FedPer, LG-FedAvg and Local-only
     run = [answer for answer in table if answer["ours"]]
     assert {answer["method"] for answer in run} == {"FedAvg", "LG-FedAvg", "FedPer"}
     fedavg = next(answer for answer in run if answer["method"] == "FedAvg")

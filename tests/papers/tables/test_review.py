@@ -69,7 +69,7 @@ def test_second_lines_count_for_themselves_alone() -> None:
         SecondLineCount("as the paper's code", 3, 3, 0),
         SecondLineCount("before fine-tuning", 0, 1, 0),
     ]
-    assert "as the paper's code: 3 of 3 (first lines: 0)" in overview({"fedbabu/13": [*firsts, *seconds]})
+    assert "as the paper's code: 3 of 3 (main runs: 0)" in overview({"fedbabu/13": [*firsts, *seconds]})
 
 
 def test_each_ratio_of_a_long_tail_is_ranked_by_itself() -> None:

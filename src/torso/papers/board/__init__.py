@@ -1,1 +1,1 @@
-"""The leaderboard: settings, methods and grid (leaderboard.toml), the runs that follow, places and verdict."""
+"""The leaderboard: its definition (leaderboard.toml), its runs, the search for new combinations, places and verdict."""

@@ -1,4 +1,4 @@
-"""The search space of the leaderboard: combinations of axes, and which of them a preset has already."""
+"""The search space of the leaderboard: combinations of choices, and which of them a preset already has."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from torso.runs.stages import stages
 
 @dataclass(frozen=True)
 class Combination:
-    """A combination of the search space. `known_as`: the preset with the same choices, or nothing. `refused`: why it
-    cannot be run, or nothing."""
+    """A combination of the search space."""
 
     entry: BoardMethod
-    axes: Mapping[str, str]
-    known_as: str = ""
-    refused: str = ""
+    axes: Mapping[str, str]  # axis → name of the choice
+    known_as: str = ""  # the preset with the same choices, if there is one
+    refused: str = ""  # why it cannot be run; empty if it can
 
 
 def combinations(plan: BoardPlan) -> list[Combination]:
-    """All combinations. One that equals a method of the board has its name, so that both share their runs."""
+    """All combinations. A combination that equals a method of the board has its name, so that both share their runs."""
     there = {method_of(entry.sets): entry for entry in presets(plan.board)}
     found = []
     for axes, sets in _products(plan.board):
@@ -48,6 +47,7 @@ def combinations(plan: BoardPlan) -> list[Combination]:
 
 
 def _products(board: Board) -> Iterator[tuple[dict[str, str], tuple[str, ...]]]:
+    """The choices (axis → name) and the settings of every combination."""
     for space in board.search.spaces:
         for choices in itertools.product(*(choices.items() for choices in space.axes.values())):
             axes = dict(zip(space.axes, (name for name, _ in choices), strict=True))
@@ -55,6 +55,7 @@ def _products(board: Board) -> Iterator[tuple[dict[str, str], tuple[str, ...]]]:
 
 
 def method_of(sets: Sequence[str]) -> Method:
+    """The method that these settings make, without its name."""
     return bare(Config.load(None, sets).method)
 
 
@@ -64,14 +65,14 @@ def bare(method: Method) -> Method:
 
 
 def known_as(method: Method) -> str:
-    """The preset with the same choice on every axis, or nothing. Numbers (μ, hidden units, divisor) and the
-    personalisation do not count: a combination that differs only there is not new."""
+    """The preset with the same choice on every axis, or an empty string. Numbers (μ, hidden units, divisor) and the
+    personalisation do not count: a combination that differs only in them is not new."""
     wanted = _choices(method)
     return next((name for name, preset in methods.items() if _choices(preset) == wanted), "")
 
 
 def _choices(method: Method) -> str:
-    """The names of the method's choices; which personal head a dual head has counts as a choice, too."""
+    """The names of the method's choices, as a key. The personal head of a dual head counts as a choice, too."""
     names: dict[str, Any] = {
         axis: axis_to_config(registry, getattr(method, axis))["name"]
         for axis, registry in AXES.items()

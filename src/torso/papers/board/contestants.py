@@ -1,4 +1,4 @@
-"""A method in a setting, and the order in which methods are run."""
+"""Contestants of the leaderboard (a method in a setting), and the order in which they are run."""
 
 from __future__ import annotations
 
@@ -20,53 +20,57 @@ class Contestant:
     plan: BoardPlan
     setting: str
     entry: BoardMethod
-    combination: Combination | None = None  # where the search made it
+    combination: Combination | None = None  # if it comes from the search
     tuning: list[Trial] = field(init=False)
     finals: dict[int, Trial] = field(default_factory=dict)  # by seed
-    facts: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)  # of the final runs, by their seeds
-    published: Mapping[str, Any] | None = None  # its row, where the board goes on from the published one
+    facts: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)  # seeds → origin of the final runs
+    published: Mapping[str, Any] | None = None  # its published row, with --go-on
 
     def __post_init__(self) -> None:
         self.tuning = self.plan.tuning(self.setting, self.entry)
 
     def final(self, point: Point, seed: int) -> Trial:
+        """The final run at a seed, with the chosen point."""
         if seed not in self.finals:
             self.finals[seed] = self.plan.final(self.setting, self.entry, point, seed)
         return self.finals[seed]
 
     def is_judged(self, point: Point, seeds: int) -> bool:
-        """Whether the published row has the final runs of this point."""
+        """Whether the published row has the final runs of this point, at enough seeds."""
         return (
             self.published is not None and self.published["chosen"] == point and len(self.published["seeds"]) >= seeds
         )
 
     def widen(self, best: Point) -> list[Trial]:
-        """Further tuning runs: the untried neighbours of the best point so far."""
+        """Add the untried neighbours of the best point so far to the tuning runs, and return them."""
         points = self.plan.board.untried(best, [trial.point for trial in self.tuning])
         more = self.plan.tuning(self.setting, self.entry, points)
         self.tuning += more
         return more
 
     def stand_ins(self, seeds: int) -> list[Trial]:
-        """As many final runs as there will be, with any rates: for the estimate of time."""
+        """Final runs with the first point of the grid, to estimate how long the real ones take."""
         point = self.tuning[0].point
         return [self.plan.final(self.setting, self.entry, point, seed) for seed in range(seeds)]
 
 
 def in_turn(contestants: Sequence[Contestant], at_once: int) -> list[list[Contestant]]:
-    """Groups of families that are run one after the other: after a stop, whole families are finished."""
+    """Groups of `at_once` families each, to be run one group after the other. So after a stop whole families are
+    finished."""
     families = _families(contestants)
     starts = range(0, len(families), at_once)
     return [list(chain.from_iterable(families[start : start + at_once])) for start in starts]
 
 
 def _families(contestants: Sequence[Contestant]) -> list[list[Contestant]]:
-    """Contestants by family: methods whose clients train alike can share the steps of a device, in all settings."""
-    setting, kin = contestants[0].setting, dict[str, str]()
+    """Contestants by family. The methods of a family train their clients alike, so their runs can share the steps of a
+    device, in all settings."""
+    setting = contestants[0].setting
+    family_of: dict[str, str] = {}  # method → key of its family
     groups: dict[str, list[Contestant]] = {}
     for one in contestants:
         name = one.entry.name
-        if name not in kin:
-            kin[name] = alike(one.plan.config(setting, one.entry, {}))
-        groups.setdefault(kin[name], []).append(one)
+        if name not in family_of:
+            family_of[name] = alike(one.plan.config(setting, one.entry, {}))
+        groups.setdefault(family_of[name], []).append(one)
     return list(groups.values())

@@ -15,8 +15,8 @@ from torso.methods import methods
 
 FILE = Path(__file__).with_name("leaderboard.toml")
 NAME = "leaderboard"
-CHOOSES = ("generic", "personalized")  # their sum on validation data chooses the rates
-Point = Mapping[str, float]  # a choice from the grid
+CHOOSES = ("generic", "personalized")  # measures whose sum on validation data chooses the rates
+Point = Mapping[str, float]  # a point of the grid: key → value
 
 
 class _Strict(BaseModel):
@@ -24,13 +24,12 @@ class _Strict(BaseModel):
 
 
 class Axis(_Strict):
-    """A key of the grid. `short`: its name in folder names. `beyond`: values outside of the grid that are tried where
-    the best point so far is next to them."""
+    """A key of the grid with its values."""
 
     key: str
-    short: str
+    short: str  # its name in folder names
     values: tuple[float, ...] = Field(min_length=1)
-    beyond: tuple[float, ...] = ()
+    beyond: tuple[float, ...] = ()  # values outside of the grid, tried if the best point so far is next to them
 
     @model_validator(mode="after")
     def _beyond_is_outside(self) -> Axis:
@@ -39,50 +38,54 @@ class Axis(_Strict):
         return self
 
     def beside(self, value: float) -> tuple[float, ...]:
-        """The next smaller and the next larger value."""
+        """The next smaller and the next larger value, those of `beyond` included."""
         every = sorted({*self.values, *self.beyond})
         place = every.index(value)
         return tuple(every[max(place - 1, 0) : place] + every[place + 1 : place + 2])
 
 
 class Space(_Strict):
-    """A part of the search space: axis → choice → KEY=VALUE. It has every combination of one choice per axis."""
+    """A part of the search space: every combination of one choice for each axis."""
 
-    common: tuple[str, ...] = ()
-    axes: dict[str, dict[str, tuple[str, ...]]]
+    common: tuple[str, ...] = ()  # settings of all combinations
+    axes: dict[str, dict[str, tuple[str, ...]]]  # axis → choice → settings
 
 
 class LaterSetting(_Strict):
-    """A setting beside the others, without a part in the places over all: `--only setting=NAME` runs it. `entries`:
-    methods that compete in it beside those of the board; `without`: those of the board that do not, and why."""
+    """A separate setting, which does not count in the places over all settings. `--only setting=NAME` runs it."""
 
     sets: tuple[str, ...]
-    entries: dict[str, tuple[str, ...]] = {}
-    without: dict[str, str] = {}
-    why: str  # what a reader should know of it
+    entries: dict[str, tuple[str, ...]] = {}  # methods that compete only here → settings
+    without: dict[str, str] = {}  # methods of the board that cannot compete here → why
+    why: str  # what a reader should know about the setting
 
 
 class Search(_Strict):
+    """What the search for new combinations tries."""
+
     settings: tuple[str, ...] = Field(min_length=1)
     best: int = Field(ge=1)  # how many new combinations are entered into the board
     spaces: tuple[Space, ...]
 
 
 class Board(_Strict):
+    """The definition of the leaderboard."""
+
     title: str
-    validation: float = Field(gt=0, lt=1)
+    validation: float = Field(gt=0, lt=1)  # share of every client's training samples that choose the rates
     measures: tuple[str, ...]
     config: dict[str, Any]  # what all runs have in common
     settings: dict[str, tuple[str, ...]]
-    later: dict[str, LaterSetting] = {}
+    later: dict[str, LaterSetting] = {}  # separate settings
     grid: tuple[Axis, ...] = Field(min_length=1)
-    entries: dict[str, tuple[str, ...]]
-    follows: dict[str, dict[str, str]] = {}  # method → its key → the key of the grid that it follows
+    entries: dict[str, tuple[str, ...]]  # preset → its further settings
+    follows: dict[str, dict[str, str]] = {}  # method → one of its keys → the key of the grid whose value it takes
     left_out: dict[str, tuple[str, ...]] = {}  # why → presets
     caveats: tuple[str, ...] = ()
     search: Search
 
     def sets_of(self, setting: str) -> tuple[str, ...]:
+        """KEY=VALUE of a setting of either kind."""
         return self.later[setting].sets if setting in self.later else self.settings[setting]
 
     def untried(self, best: Point, tried: Sequence[Point]) -> list[Point]:
@@ -113,6 +116,7 @@ class Board(_Strict):
 
 @cache
 def load(path: Path = FILE) -> Board:
+    """The definition in a file."""
     try:
         return Board(**read_toml(path))
     except ValidationError as error:
@@ -120,6 +124,7 @@ def load(path: Path = FILE) -> Board:
 
 
 def explain_board(error: ValidationError) -> str:
+    """The first error of a definition in a line."""
     first = error.errors()[0]
     if first["type"] == "extra_forbidden":
         return f"{'.'.join(map(str, first['loc']))} is not a key. Keys: {', '.join(Board.model_fields)}"

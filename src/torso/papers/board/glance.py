@@ -1,4 +1,4 @@
-"""What a setting of the leaderboard says at a glance: the best, and who cannot be told apart from them."""
+"""A few sentences on a setting of the leaderboard: the best methods, and those that do not clearly differ from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torso.papers.board.standings import Row, clearly, judged
 from torso.report.summary import counted, listed
 
-FIRST = "fedavg"  # what everybody knows
+FIRST = "fedavg"  # the method that others are compared with
 BOTH = ("personal", "generic")
 
 
@@ -18,7 +18,7 @@ def level_with_best(rows: Sequence[Row], column: str) -> tuple[Row, list[Row]]:
 
 
 def sentence(setting: str, rows: Sequence[Row]) -> str:
-    """Who leads, how many are level with the leader, where FedAvg stands, and who is among the best in both."""
+    """Which method leads, how many are level with it, how FedAvg compares, and which are among the best in both."""
     found = {column: level_with_best(rows, column) for column in BOTH}
     good = [{str(best["method"]), *(str(row["method"]) for row in level)} for best, level in found.values()]
     both = [str(row["method"]) for row in judged(rows) if str(row["method"]) in set.intersection(*good)]
@@ -29,7 +29,7 @@ def sentence(setting: str, rows: Sequence[Row]) -> str:
 
 
 def _leaders(found: Mapping[str, tuple[Row, Sequence[Row]]]) -> str:
-    """Who has the highest accuracies: one method, or one for each accuracy."""
+    """Which method has the highest accuracies: one for both, or one for each."""
     names = dict.fromkeys(str(best["method"]) for best, _ in found.values())
     reached = [f"{column} accuracy ({_reached(column, *one)})" for column, one in found.items()]
     if len(names) == 1:
@@ -39,18 +39,20 @@ def _leaders(found: Mapping[str, tuple[Row, Sequence[Row]]]) -> str:
 
 def _reached(column: str, best: Row, level: Sequence[Row]) -> str:
     if len(best["seeds"]) < 2:
-        apart = "one seed, so nobody can say who is level"
+        apart = "one seed, so it is not known which methods are level"
     else:
         apart = f"{counted(len(level), 'other')} level" if level else "clearly ahead of all others"
     return f"{best[column]['mean']:.1f} %, {apart}"
 
 
 def _of_first(first: Row, found: Mapping[str, tuple[Row, Sequence[Row]]]) -> str:
-    """82.0 and 41.0 %, both clearly below; or a word for each."""
+    """FedAvg's accuracies: `82.0 and 41.0 %, both clearly below`, or with words for each."""
     words = []
     for best, level in found.values():
-        behind = first is not best and first not in level
-        words.append("the best" if first is best else "clearly below" if behind else "not clearly below")
+        if first is best:
+            words.append("the best")
+        else:
+            words.append("not clearly below" if first in level else "clearly below")
     values = [f"{first[column]['mean']:.1f}" for column in found]
     if len(set(words)) == 1:
         return f"{listed(values)} %, both {words[0]}"

@@ -20,19 +20,21 @@ def run_leaderboard(
     others: Collection[tuple[str, str]] = (),
     published: Sequence[Row] = (),
 ) -> list[Row]:
-    """The rows of the contestants, after their tuning runs and final runs. What is finished is not run again.
+    """Make the tuning runs and the final runs of the contestants, and return their rows. Finished runs are not
+    repeated.
 
-    `others`: (setting, method) of the whole board; board.json keeps their rows from earlier commands. `published`: rows
-    to go on from."""
-    elsewhere = {key_of(row): row for row in published}
+    `others`: (setting, method) of the whole board; board.json keeps their rows of earlier commands. `published`: rows
+    whose runs count as run."""
+    published_rows = {key_of(row): row for row in published}
     for one in contestants:
-        if (row := elsewhere.get((one.setting, one.entry.name))) is not None:
+        row = published_rows.get((one.setting, one.entry.name))
+        if row is not None:
             runs.take(one, row)
         runs.recall_tuning(one)
         _recall_finals(runs, one, seeds)
     path = runs.folder / BOARD
-    there = json.loads(path.read_text("utf-8")) if path.is_file() else []
-    before = {key_of(row): row for row in there if key_of(row) in others}
+    earlier = json.loads(path.read_text("utf-8")) if path.is_file() else []
+    before = {key_of(row): row for row in earlier if key_of(row) in others}
 
     def note() -> None:
         runs.write(BOARD, list({**before, **{key_of(row): row for row in rows(contestants, runs)}}.values()))
@@ -52,18 +54,19 @@ def run_leaderboard(
 
 
 def _to_judge(one: Contestant, runs: BoardRuns, seeds: int) -> Point | None:
-    """The chosen point, if it is known and the published row does not have its final runs."""
+    """The chosen point, if it is known and its final runs are not in the published row."""
     point = runs.chosen(one)
     return None if point is None or one.is_judged(point, seeds) else point
 
 
 def _finals_left(one: Contestant, runs: BoardRuns, seeds: int) -> int:
+    """How many final runs are still to do."""
     judged = runs.chosen(one) is not None and _to_judge(one, runs, seeds) is None
     return 0 if judged else seeds - len(one.finals)
 
 
 def _recall_finals(runs: BoardRuns, one: Contestant, seeds: int) -> None:
-    """Read the final runs that are finished, also of seeds beyond `seeds` that an earlier command has run."""
+    """Read the final runs that are finished, also at seeds beyond `seeds` that an earlier command has run."""
     point = _to_judge(one, runs, seeds)
     if point is None:
         return

@@ -1,5 +1,4 @@
-"""The board that Torso has published (docs/leaderboard.md): its rows stand beside those of a user's own methods, and a
-board can go on from them."""
+"""The published board (published.json): its rows are shown beside a user's methods, and a board can go on from them."""
 
 from __future__ import annotations
 
@@ -15,24 +14,24 @@ from torso.results.files import write_text
 
 FILE = Path(__file__).with_name("published.json")
 MARK = "°"
-_AROUND = 1  # places above and below a method of the user's own
-_FIRST = 5
+_AROUND = 1  # how many places above and below a method of the user are shown
+_FIRST = 5  # how many of the best rows are shown
 
 
 def read(path: Path = FILE) -> dict[str, Any]:
-    """`board`: the rows; `search`: what the search has found."""
+    """The published results. `board`: the rows; `search`: what the search has found."""
     nothing: dict[str, Any] = {"board": [], "search": {}}
     return parse_json(path.read_text("utf-8")) if path.is_file() else nothing
 
 
 def write(path: Path, rows: Iterable[Row], search: Mapping[str, Any]) -> None:
-    """A row a line, so that a change shows which rows are others."""
+    """Write the published results, each row on its own line, so that a diff shows which rows have changed."""
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     write_text(path, f'{{"board": [\n{lines}\n],\n"search": {json.dumps(search, ensure_ascii=False)}}}\n')
 
 
 def beside(rows: Sequence[Mapping[str, Any]], published: Sequence[Row]) -> list[Row]:
-    """The published rows in the settings of these, of methods that are not among these."""
+    """The published rows in the settings of `rows`, of methods that `rows` does not have."""
     there, settings = {key_of(row) for row in rows}, {str(row["setting"]) for row in rows}
     return [
         {**row, "published": True}
@@ -42,8 +41,8 @@ def beside(rows: Sequence[Mapping[str, Any]], published: Sequence[Row]) -> list[
 
 
 def worth_showing(there: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of a setting's rows in their order: all of the user's own; of the published ones the first, FedAvg's, and those
-    next to the user's own."""
+    """The rows of a setting that are printed: all rows of the user, and of the published ones the first, FedAvg's and
+    those next to the user's. `there`: the rows in their order."""
     own = [place for place, row in enumerate(there) if not row.get("published")]
     near = {place + step for place in own for step in range(-_AROUND, _AROUND + 1)}
     kept = {*own, *near, *range(_FIRST)}
@@ -51,12 +50,12 @@ def worth_showing(there: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def marked(row: Mapping[str, Any]) -> dict[str, str]:
-    """The cell of the method's name, with a mark if the row is published."""
+    """The cell with the method's name, marked if the row is published."""
     return {"method": name_of(row) + (MARK if row.get("published") else "")}
 
 
 def origins(rows: Collection[Mapping[str, Any]]) -> str:
-    """Where published rows come from: NVIDIA H200 (bf16), torch 2.11.0, cifar10_jpeg.npz."""
+    """Where the published rows come from: `NVIDIA H200 (bf16), torch 2.11.0, cifar10_jpeg.npz`."""
     published = [row for row in rows if row.get("published")]
     machines = dict.fromkeys(
         f"{row['machine']['device']} ({row['machine']['precision']}), torch {row['versions']['torch']}"

@@ -27,7 +27,7 @@ MEASURED: Mapping[str, Callable[[Result], float]] = {
     "megabytes": lambda found: (found.cost.bytes_up + found.cost.bytes_down) / 1e6,
     "forward_passes": lambda found: float(found.cost.forward_passes),
 }
-"""Column of the board → its value in one final run; the worst tenth is of the personal models."""
+"""Column of the board → its value in a final run. The worst tenth is of the personal models."""
 
 
 def key_of(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -36,6 +36,7 @@ def key_of(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def rows(contestants: Sequence[Contestant], runs: BoardRuns) -> list[Row]:
+    """A row for each contestant."""
     return [_row(one, runs) for one in contestants]
 
 
@@ -75,6 +76,7 @@ def _row(one: Contestant, runs: BoardRuns) -> Row:
 
 
 def _facts(judged: Sequence[Trial], first: Result, runs: BoardRuns) -> Row:
+    """Where the final runs come from: config, machine, versions, data."""
     config = judged[0].config
     return {
         "config": changed(config),
@@ -85,6 +87,7 @@ def _facts(judged: Sequence[Trial], first: Result, runs: BoardRuns) -> Row:
 
 
 def _choosing(one: Contestant, runs: BoardRuns) -> str:
+    """The status of a contestant without final runs."""
     missing = runs.missing(one)
     if len(missing) == len(one.tuning) and not any(t.name in runs.results for t in missing):
         return "not run"

@@ -1,4 +1,4 @@
-"""Run the trials of the leaderboard, read those that are finished, and choose rates by their results."""
+"""The runs of the leaderboard: make them, read those that are finished, and choose rates by their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torso.results.result import Result
 from torso.runs.events import Listener, Stop
 from torso.runs.run import Stopped
 
-Validation = dict[str, float] | None  # accuracies on validation data; None where the run diverged
+Validation = dict[str, float] | None  # accuracies on validation data; None: the run diverged
 
 
 @dataclass
@@ -33,11 +33,11 @@ class BoardRuns:
     out: Path
     listener: Listener | None = None
     stop: Stop | None = None
-    hire: Callable[[], Crew | None] = lambda: None  # starts processes that share the runs, when there are any
-    at_once: int = 1  # families of methods that are run together
-    results: dict[str, Result | Exception] = field(default_factory=dict)
-    before: dict[str, Validation] = field(default_factory=dict)  # of tuning runs that were done elsewhere
-    known: dict[str, Path] | None = None
+    hire: Callable[[], Crew | None] = lambda: None  # starts the processes that share the runs, once there are runs
+    at_once: int = 1  # how many families of methods are run together
+    results: dict[str, Result | Exception] = field(default_factory=dict)  # by the name of the trial
+    before: dict[str, Validation] = field(default_factory=dict)  # of tuning runs in published rows, by their names
+    known: dict[str, Path] | None = None  # training key → a finished run to begin at; None: not looked for yet
 
     @property
     def folder(self) -> Path:
@@ -56,20 +56,22 @@ class BoardRuns:
                     self.results[trial.name] = found
 
     def run(self, trials: Sequence[Trial], note: Callable[[], None]) -> None:
-        """Run the trials that have no result. Of those that train alike the first goes first; where it fails, the
-        others take its result."""
+        """Run the trials that have no result, and call `note` after each.
+
+        Trials with the same training key share their training: the first one (the leader) runs before the others. If
+        it fails, the others take its result."""
         leaders: dict[str, Trial] = {}
         waiting = [trial for trial in trials if trial.name not in self.before]
-        led = [(trial, leaders.setdefault(training_key(trial.config), trial)) for trial in waiting]
-        self._run([trial for trial, leader in led if trial is leader], note)
-        for trial, leader in led:
+        with_leader = [(trial, leaders.setdefault(training_key(trial.config), trial)) for trial in waiting]
+        self._run([trial for trial, leader in with_leader if trial is leader], note)
+        for trial, leader in with_leader:
             first = self.results[leader.name]
             if not (isinstance(first, Result) and first.ok):
                 self.results.setdefault(trial.name, first)
-        self._run([trial for trial, _ in led], note)
+        self._run([trial for trial, _ in with_leader], note)
 
     def take(self, one: Contestant, row: Mapping[str, Any]) -> None:
-        """Take the tuning runs of a published row as run, and its final runs, if it was run with the same config."""
+        """Count the tuning runs and final runs of a published row as run, if the row has the same config."""
         config = one.plan.final(one.setting, one.entry, row["chosen"] or {}, 0).config
         if row["status"] != "ok" or changed_as_json(config) != row["config"]:
             return
@@ -80,18 +82,18 @@ class BoardRuns:
             self.before[trial.name] = tried["validation"]
 
     def recall_tuning(self, one: Contestant) -> None:
-        """Read the tuning runs that are finished, and those of the neighbours that follow from them."""
+        """Read the tuning runs that are finished, and those of the neighbours that follow from their results."""
         self.recall(one.tuning)
         while not self.missing(one) and (more := one.widen(self._best(one))):
             self.recall(more)
 
     def tune(self, contestants: Sequence[Contestant], note: Callable[[], None]) -> None:
-        """Run the tuning runs, until the best point of every contestant has no untried neighbour."""
+        """Make the tuning runs, until the best point of every contestant has no untried neighbour."""
         while any(not self._done(trial) for one in contestants for trial in one.tuning):
             self.run([trial for one in contestants for trial in one.tuning], note)
             for one in contestants:
                 self.recall_tuning(one)
-        # no other run reuses their checkpoints, and there are a thousand
+        # no other run reuses these checkpoints, and there are about a thousand of them
         thin([self.folder / trial.name for one in contestants for trial in one.tuning], above=0)
         self.known = {key: at for key, at in (self.known or {}).items() if (at / "checkpoints").is_dir()}
 
@@ -107,7 +109,7 @@ class BoardRuns:
                 note()
 
     def validation(self, trial: Trial) -> Validation:
-        """The accuracies of a tuning run on validation data; None where it diverged."""
+        """The accuracies of a tuning run on validation data; None if it diverged."""
         if trial.name in self.before:
             return self.before[trial.name]
         found = self.results[trial.name]
@@ -117,12 +119,13 @@ class BoardRuns:
         return means if all(map(math.isfinite, means.values())) else None
 
     def tried(self, contestant: Contestant) -> list[dict[str, Any]]:
+        """The points that were tried, each with its accuracies on validation data."""
         return [
             {**trial.point, "validation": self.validation(trial)} for trial in contestant.tuning if self._done(trial)
         ]
 
     def missing(self, contestant: Contestant) -> list[Trial]:
-        """Tuning runs without a result: not run yet, or broken by something else than training."""
+        """The tuning runs without a result: not run yet, or broken by something other than training."""
         return [
             trial
             for trial in contestant.tuning
@@ -133,7 +136,7 @@ class BoardRuns:
         return trial.name in self.results or trial.name in self.before
 
     def chosen(self, contestant: Contestant) -> Point | None:
-        """The point with the largest sum on validation data; None while that is not known, or where all diverged."""
+        """The point with the largest sum on validation data; None if it is not known yet, or if all runs diverged."""
         if self.missing(contestant):
             return None
         reached = best_of(self.tried(contestant))["validation"]

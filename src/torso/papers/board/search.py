@@ -1,6 +1,6 @@
-"""The search: try all combinations on validation data, rank them, and enter the best new ones into the board.
+"""The search: try all combinations on validation data, rank them, and choose the best new ones for the board.
 
-Nothing here reads test data.
+Nothing in this file reads test data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE = "found.json"
 
 
 def ranked(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> list[dict[str, Any]]:
-    """Combinations that were tried in every setting, the best first: by the mean over settings of their best score."""
+    """The combinations that were tried in every setting, sorted by the mean over settings of their best score."""
     by_name: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         if row["tried"] and not row["unfinished"]:
@@ -45,23 +45,23 @@ def ranked(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> list[d
 
 
 def entered(order: Sequence[Mapping[str, Any]], best: int) -> list[dict[str, Any]]:
-    """The best combinations that no preset has."""
+    """The best combinations that no preset has: they enter the board."""
     new = [row for row in order if not row["known_as"]]
     return [{"name": row["method"], "sets": list(row["sets"])} for row in new[:best]]
 
 
 def score_of(found: Mapping[str, Any], entry: BoardMethod) -> float | None:
-    """The score of this method in the search, under any name."""
+    """The score of a method in the search, under whatever name it has there; None if the search has not tried it."""
     wanted = method_of(entry.sets)
     return next((float(row["score"]) for row in found.get("ranked", ()) if method_of(row["sets"]) == wanted), None)
 
 
 def read_found(folder: Path) -> dict[str, Any]:
-    """found.json of an earlier `--search`: {settings, tried, ranked, entered, refused, complete}, or nothing."""
+    """found.json of an earlier `--search`: {settings, tried, ranked, entered, refused, complete}; empty without one."""
     path = folder / FILE
     try:
         found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-        [BoardMethod(row["name"], tuple(row["sets"])) for row in found.get("entered", ())]
+        entered_methods(found)  # raises if the rows are not what a search writes
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RequestError(
             f"{str(path)!r} is not what `torso leaderboard --search` writes: {error}. Delete it and search again."
@@ -70,13 +70,14 @@ def read_found(folder: Path) -> dict[str, Any]:
 
 
 def entered_methods(found: Mapping[str, Any]) -> list[BoardMethod]:
+    """The combinations that the search has entered into the board, as methods."""
     return [BoardMethod(row["name"], tuple(row["sets"]), new=True) for row in found.get("entered", ())]
 
 
 def run_search(contestants: Sequence[Contestant], whole: Sequence[Combination], runs: BoardRuns) -> dict[str, Any]:
-    """Try combinations on validation data and write found.json: what was tried, and what is entered into the board.
+    """Try combinations on validation data, and write and return found.json: what was tried, and what enters the board.
 
-    Nothing is entered before every combination has been tried in every setting."""
+    Nothing enters the board before every combination has been tried in every setting."""
     board = contestants[0].plan.board
     for one in contestants:
         runs.recall_tuning(one)
@@ -109,6 +110,7 @@ def run_search(contestants: Sequence[Contestant], whole: Sequence[Combination], 
 
 
 def _tried(one: Contestant, runs: BoardRuns) -> Row:
+    """The row of found.json for a combination in a setting."""
     assert one.combination is not None
     return {
         "setting": one.setting,

@@ -1,4 +1,4 @@
-"""Places on the board, differences to the best known method, and the cells of its tables: pure functions of rows."""
+"""Places on the board, differences to the best known method, and cells of its tables: pure functions of the rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torso.papers.board.trials import best_of, score
 from torso.papers.tables.review import ranks
 from torso.report.statistics import student_interval
 
-RANKED = ("personal", "generic", "new_client")
+RANKED = ("personal", "generic", "new_client")  # columns with places
 TITLES = {
     "personal": "personal",
     "generic": "generic",
@@ -28,19 +28,19 @@ Row = Mapping[str, Any]
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:
-    """Rows that finished at every seed. A mean over only the seeds that did not diverge would be too good."""
+    """The rows that finished at every seed. A mean over only the seeds that did not diverge would be too good."""
     return [row for row in rows if row["status"] == "ok"]
 
 
 def in_setting(rows: Sequence[Row], setting: str) -> list[Row]:
-    """The rows of a setting: the best personal accuracy first, those without a place last."""
+    """The rows of a setting, sorted by personal accuracy; rows without a place come last."""
     there = [row for row in rows if row["setting"] == setting]
     placed = sorted(judged(there), key=lambda row: -float(row["personal"]["mean"]))
     return [*placed, *(row for row in there if row["status"] != "ok")]
 
 
 def places(rows: Sequence[Row], column: str) -> dict[str, float]:
-    """Method → place in one setting, 1 is the best; methods with equal means share the mean of their places."""
+    """Method → place in one setting; 1 is the best. Methods with equal means share the mean of their places."""
     there = judged(rows)
     found = ranks([-row[column]["mean"] for row in there])
     return {str(row["method"]): float(place) for row, place in zip(there, found, strict=True)}
@@ -53,9 +53,8 @@ def best_known(rows: Sequence[Row], column: str) -> Row | None:
 
 
 def apart(row: Row, other: Row, column: str) -> tuple[float, float]:
-    """Mean difference and its standard error, paired by seed: both had the same clients and initial weights.
-
-    The error is NaN with less than two common seeds."""
+    """Mean difference and its standard error, paired by seed, since at a seed both had the same clients and initial
+    weights. The error is NaN with fewer than two common seeds."""
     pairs = paired(row, other, column)
     if not pairs:
         return math.nan, math.nan
@@ -69,8 +68,10 @@ def paired(row: Row, other: Row, column: str) -> list[float]:
 
 
 def clearly(row: Row, other: Row, column: str) -> int:
-    """1: above the other, −1: below it, 0: not known, since Student's 95 % interval of the difference contains zero.
-    With three seeds the interval is 4.3 standard errors wide to either side; with one seed there is none."""
+    """1: clearly above the other, −1: clearly below it, 0: not clear.
+
+    It is not clear if Student's 95 % interval of the difference contains zero. With three seeds the interval has 4.3
+    standard errors on either side; with one seed there is none."""
     pairs = paired(row, other, column)
     _, low, high = student_interval(pairs) if pairs else (math.nan, None, None)
     if low is None or high is None:
@@ -89,7 +90,7 @@ def untried(row: Row, board: Board) -> list[tuple[str, float]]:
 
 
 def overall(rows: Sequence[Row], settings: Sequence[str]) -> list[dict[str, Any]]:
-    """Mean place over the settings, by column: methods with a place in every setting, the best first."""
+    """The mean place over the settings in each column, for methods with a place in every setting; the best first."""
     by_setting = {setting: [row for row in rows if row["setting"] == setting] for setting in settings}
     found = {column: [places(there, column) for there in by_setting.values()] for column in RANKED}
     new = {str(row["method"]): bool(row["new"]) for row in rows}
@@ -103,14 +104,14 @@ def overall(rows: Sequence[Row], settings: Sequence[str]) -> list[dict[str, Any]
 
 
 def spoken(value: Mapping[str, Any] | None) -> str:
-    """71.2 ± 0.4; the mean alone where there is one seed; a dash where there is nothing."""
+    """`71.2 ± 0.4`; with one seed the mean alone; a dash without a value."""
     if value is None:
         return "–"
     return f"{value['mean']:.1f}" + (f" ± {value['std']:.1f}" if value["std"] is not None else "")
 
 
 def spoken_difference(row: Row, best: Row | None, column: str) -> str:
-    """To the best known method: −1.2 (s.e. 0.3)."""
+    """The difference to the best known method: `−1.2 (s.e. 0.3)`."""
     if best is None or row["status"] != "ok":
         return "–"
     if row is best:
@@ -122,18 +123,19 @@ def spoken_difference(row: Row, best: Row | None, column: str) -> str:
 
 
 def spoken_point(point: Mapping[str, Any] | None) -> str:
-    """train.lr 0.1, personalize.lr 0.01; a dash where nothing is chosen."""
+    """`train.lr 0.1, personalize.lr 0.01`; a dash if nothing is chosen."""
     if not point:
         return "–"
     return ", ".join(f"{key} {value:g}" for key, value in point.items() if key != "validation")
 
 
 def name_of(row: Row) -> str:
+    """The method's name, with "(new)" if the search found it."""
     return f"{row['method']} (new)" if row["new"] else str(row["method"])
 
 
 def line(row: Row, there: Sequence[Row]) -> dict[str, object]:
-    """A row as cells: place, accuracies, what it costs."""
+    """A row as cells: place, accuracies, costs. `there`: all rows of the setting."""
     place = places(there, "personal").get(str(row["method"]))
     found: dict[str, object] = {"": "✗" if place is None else f"{place:g}", "method": name_of(row)}
     for column, title in TITLES.items():
@@ -148,7 +150,7 @@ def line(row: Row, there: Sequence[Row]) -> dict[str, object]:
 
 
 def searched(found: Mapping[str, Any]) -> list[dict[str, object]]:
-    """The combinations that were tried, the best first: their score on validation data and the point, by setting."""
+    """The table of the combinations that were tried, the best first: score on validation data and point by setting."""
     by_name: dict[str, dict[str, Row]] = {}
     for row in found["tried"]:
         by_name.setdefault(str(row["method"]), {})[str(row["setting"])] = row
@@ -173,7 +175,7 @@ def searched(found: Mapping[str, Any]) -> list[dict[str, object]]:
 
 
 def _best_cell(row: Row | None) -> str:
-    """generic + personalised, and the point: 48.1 + 81.0 (train.lr 0.1)."""
+    """Generic + personalised accuracy and the point: `48.1 + 81.0 (train.lr 0.1)`."""
     if row is None or not row["tried"]:
         return "–"
     best = best_of(row["tried"])
@@ -184,6 +186,7 @@ def _best_cell(row: Row | None) -> str:
 
 
 def view(lines: Sequence[Mapping[str, object]]) -> Table:
+    """A table for the terminal."""
     found = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     for name in lines[0]:
         words = name in ("method", "combination", "known", "status", "chosen")

@@ -1,4 +1,4 @@
-"""The runs of the leaderboard: tuning runs choose rates on validation data, final runs are measured on test data."""
+"""The configs of the leaderboard: tuning runs choose rates on validation data, final runs are measured on test data."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ from torso.papers.experiments.reuse import measuring_key
 
 @dataclass(frozen=True)
 class BoardMethod:
-    """A method on the board, as KEY=VALUE over the common config. `new`: the search found it, no preset has it."""
+    """A method on the board: its settings over the common config."""
 
     name: str
-    sets: tuple[str, ...]
-    new: bool = False
+    sets: tuple[str, ...]  # KEY=VALUE
+    new: bool = False  # found by the search; no preset has it
 
 
 def presets(board: Board) -> list[BoardMethod]:
+    """The presets that compete."""
     return [BoardMethod(name, (f"method.name={name}", *sets)) for name, sets in board.entries.items()]
 
 
 def later_presets(board: Board, setting: str) -> list[BoardMethod]:
-    """The methods of a setting beside the others: those of the board that can compete in it, and its own."""
+    """The methods of a separate setting: those of the board that can compete in it, and its own."""
     said = board.later[setting]
     own = [BoardMethod(name, (f"method.name={name}", *sets)) for name, sets in said.entries.items()]
     return [*(entry for entry in presets(board) if entry.name not in said.without), *own]
 
 
 def plugin_methods(board: Board) -> list[BoardMethod]:
-    """Methods that leaderboard.toml does not name: registered by a plugin."""
-    spoken = {*board.entries, *(name for names in board.left_out.values() for name in names)}
-    return [BoardMethod(name, (f"method.name={name}",)) for name in methods if name not in spoken]
+    """The methods that a plugin has registered: those that leaderboard.toml does not name."""
+    named = {*board.entries, *(name for names in board.left_out.values() for name in names)}
+    return [BoardMethod(name, (f"method.name={name}",)) for name in methods if name not in named]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a method in a setting, with a point of the grid."""
+    """A run of a method in a setting, with a point of the grid."""
 
     name: str
     config: Config
@@ -54,11 +55,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class BoardPlan:
-    """The board as one command runs it: with the user's settings and the places of the data."""
+    """The board as one command runs it."""
 
     board: Board
-    sets: tuple[str, ...] = ()
-    roots: Mapping[str, str] = field(default_factory=dict)
+    sets: tuple[str, ...] = ()  # the user's --set
+    roots: Mapping[str, str] = field(default_factory=dict)  # data source → data.root
 
     def __post_init__(self) -> None:
         own = {*(axis.key for axis in self.board.grid), "data.validation", "run.seed", "measure.names", "method.name"}
@@ -71,6 +72,7 @@ class BoardPlan:
                 )
 
     def config(self, setting: str, entry: BoardMethod, point: Point, *more: str) -> Config:
+        """The config of a method in a setting, with a point of the grid and further settings."""
         said = (*self.board.sets_of(setting), *entry.sets, *self.sets)
         chosen = [f"{key}={value}" for key, value in point.items()]
         own = self.board.follows.get(entry.name, {})
@@ -79,7 +81,7 @@ class BoardPlan:
         return rooted(_in_budget(Config(**tree)), self.roots)
 
     def points(self, setting: str, entry: BoardMethod) -> list[dict[str, float]]:
-        """The points of the grid. A key that changes nothing in this method is left out."""
+        """The points of the grid. Keys that change nothing for this method are left out."""
         axes = [self._live(axis, setting, entry) for axis in self.board.grid]
         kept = [axis for axis in axes if axis is not None]
         return [
@@ -88,11 +90,12 @@ class BoardPlan:
         ]
 
     def _live(self, axis: Axis, setting: str, entry: BoardMethod) -> Axis | None:
+        """The axis, or None if its values change nothing for this method."""
         keys = {measuring_key(self.config(setting, entry, {axis.key: value})) for value in axis.values}
         return axis if len(keys) > 1 or len(axis.values) == 1 else None
 
     def tuning(self, setting: str, entry: BoardMethod, points: Sequence[Point] | None = None) -> list[Trial]:
-        """The tuning runs: measured on held-out training samples, at seed 0."""
+        """The tuning runs of some points (default: of the grid), measured on held-out training samples at seed 0."""
         more = (f"data.validation={self.board.validation}", "run.seed=0", _measured(CHOOSES))
         return [
             Trial(
@@ -104,7 +107,7 @@ class BoardPlan:
         ]
 
     def final(self, setting: str, entry: BoardMethod, point: Point, seed: int) -> Trial:
-        """The final run: measured on test data, with the chosen point."""
+        """The final run of the chosen point, measured on test data."""
         more = (f"run.seed={seed}", _measured(self.board.measures))
         name = f"{self._name(setting, entry, point)}-seed{seed}"
         return Trial(name, self.config(setting, entry, point, *more), point)
@@ -115,7 +118,7 @@ class BoardPlan:
 
 
 def _in_budget(config: Config) -> Config:
-    """A method that begins with the rounds of another (LG-FedAvg) has both within train.rounds."""
+    """The config with all rounds within train.rounds, also those of another method at its start (LG-FedAvg)."""
     method = config.method
     return config.model_copy(update={"method": method.but(start=method.start.within(config.train.rounds))})
 
@@ -130,5 +133,5 @@ def score(validation: Mapping[str, float] | None) -> float:
 
 
 def best_of(tried: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The point with the largest score; of equals the first in the grid."""
+    """The point with the largest score; the first of equal ones."""
     return max(tried, key=lambda one: score(one["validation"]))

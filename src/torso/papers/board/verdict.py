@@ -1,4 +1,4 @@
-"""What the leaderboard says: the best method by setting and accuracy, and whether a new combination beats all."""
+"""The answer of the leaderboard: does a new combination beat the known methods, and which method is best where."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class BoardComparison:
     setting: str
     column: str
     combination: Row
-    best: Row  # known method
-    level: tuple[Row, ...]  # known methods that it is not clearly ahead of
+    best: Row  # the best known method
+    level: tuple[Row, ...]  # known methods that the combination is not clearly ahead of
 
     @property
     def ahead(self) -> bool:
+        """Whether its mean is higher than that of the best known method."""
         return fmean(paired(self.combination, self.best, self.column) or [0.0]) > 0
 
 
@@ -42,8 +43,8 @@ def combinations_in_order(rows: Sequence[Row], found: Mapping[str, Any]) -> list
 
 
 def compare_found(rows: Sequence[Row], order: Sequence[str], settings: Sequence[str]) -> list[BoardComparison]:
-    """One combination per setting, the same for every accuracy: the first of the order that was run there. To pick the
-    best of several on test data would favour luck."""
+    """The comparisons of one combination in each setting: the first of `order` that was run there. It is the same for
+    every accuracy, because a choice among several by test data would favour luck."""
     said = []
     for setting in settings:
         there = {str(row["method"]): row for row in judged(in_setting(rows, setting))}
@@ -59,7 +60,7 @@ def compare_found(rows: Sequence[Row], order: Sequence[str], settings: Sequence[
 
 
 def answer(rows: Sequence[Row], found: Mapping[str, Any], board: Board) -> list[str]:
-    """The section on the question: a paragraph, what keeps the answer open, and the table of comparisons."""
+    """The section on the question: the answer, what keeps it open, and the table of comparisons."""
     order = combinations_in_order(rows, found)
     comparisons = compare_found(rows, order, list(board.settings))
     said = [f"## {QUESTION}", ""]
@@ -67,12 +68,12 @@ def answer(rows: Sequence[Row], found: Mapping[str, Any], board: Board) -> list[
         return [*said, "Not known: no combination of the search has been measured on test data.", ""]
     doubts = _doubts(rows, found, board, order, comparisons)
     word = _word(comparisons, bool(doubts))
-    before = "Why it is open:" if word == _OPEN else "When you read this:"
+    before = "Why it is open:" if word == _OPEN else "Limits of this answer:"
     more = [before, "", *(f"- {text}" for text in doubts), ""] if doubts else []
     usual = usual_machine(rows)
     return [
         *said,
-        _headline(comparisons, word),
+        *_headline(comparisons, word),
         "",
         *more,
         _legend(comparisons),
@@ -82,20 +83,23 @@ def answer(rows: Sequence[Row], found: Mapping[str, Any], board: Board) -> list[
     ]
 
 
-def _headline(comparisons: Sequence[BoardComparison], word: str) -> str:
+def _headline(comparisons: Sequence[BoardComparison], word: str) -> list[str]:
+    """The answer in a word, and how many comparisons it comes from."""
     combinations = {str(one.combination["method"]): one.combination for one in comparisons}
     named = [f"{name} ({', '.join(f'`{text}`' for text in _choices(row))})" for name, row in combinations.items()]
-    where = listed(list(dict.fromkeys(one.setting for one in comparisons)))
+    settings = listed(list(dict.fromkeys(one.setting for one in comparisons)))
     clear = sum(clearly(one.combination, one.best, one.column) > 0 for one in comparisons)
     lost = [one for one in comparisons if clearly(one.combination, one.best, one.column) < 0]
-    behind = f" It is clearly behind it in {len(lost)}: {_spoken(lost)}." if lost else ""
-    return (
-        f"**{word}** {listed(named)}, found on validation data alone, has a higher mean on test data "
-        f"than the best known method in {sum(one.ahead for one in comparisons)} of {len(comparisons)} comparisons "
-        f"({listed([TITLES[column] for column in RANKED])} accuracy in {where}). It is clearly ahead of that method in "
-        f"{clear} of them, and clearly ahead of every known method that was judged there in "
-        f"{sum(not one.level for one in comparisons)}.{behind}"
-    )
+    behind = [f"- clearly behind the best known method: {len(lost)} ({_spoken(lost)})"] if lost else []
+    return [
+        f"**{word}** {listed(named)} was chosen on validation data alone. On test data there are {len(comparisons)} "
+        f"comparisons with the known methods: {listed([TITLES[column] for column in RANKED])} accuracy in {settings}.",
+        "",
+        f"- higher mean than the best known method: {sum(one.ahead for one in comparisons)}",
+        f"- clearly ahead of the best known method: {clear}",
+        f"- clearly ahead of every known method that was judged there: {sum(not one.level for one in comparisons)}",
+        *behind,
+    ]
 
 
 def _spoken(comparisons: Sequence[BoardComparison]) -> str:
@@ -110,6 +114,7 @@ def _spoken(comparisons: Sequence[BoardComparison]) -> str:
 
 
 def _word(comparisons: Sequence[BoardComparison], doubted: bool) -> str:
+    """The answer in one to three words."""
     if any(clearly(one.combination, one.best, one.column) < 0 for one in comparisons):
         return "No."
     if doubted:
@@ -128,6 +133,7 @@ def _doubts(
     order: Sequence[str],
     comparisons: Sequence[BoardComparison],
 ) -> list[str]:
+    """Sentences on what limits the answer or keeps it open."""
     settings = list(dict.fromkeys(one.setting for one in comparisons))
     combinations = {one.setting: one.combination for one in comparisons}
     said = [*_unjudged(rows, found, board, combinations), *_machines(comparisons), *_untuned(comparisons)]
@@ -153,7 +159,8 @@ def _doubts(
 def _unjudged(
     rows: Sequence[Row], found: Mapping[str, Any], board: Board, combinations: Mapping[str, Row]
 ) -> list[str]:
-    """Known methods without a place where the combination has one, and their scores in the search."""
+    """Sentences on known methods without a place in settings in which the combination has one, and their scores in the
+    search."""
     places = {(row["setting"], row["method"]) for row in judged(rows)}
     missing: dict[tuple[str, ...], list[str]] = {}
     for setting in combinations:
@@ -174,14 +181,14 @@ def _unjudged(
     ]
     if ours and theirs:
         said.append(
-            f"Of those, the search has tried on validation data, at one seed: {listed(theirs)}, against {ours} "
+            f"The search tried some of them on validation data, at one seed: {listed(theirs)}, against {ours} "
             "(generic + personalised accuracy)."
         )
     return said
 
 
 def _machines(comparisons: Sequence[BoardComparison]) -> list[str]:
-    """Comparisons of which the two sides ran on different machines."""
+    """Sentences on comparisons between runs on different machines."""
     apart = sorted(
         {(where(one.combination), where(one.best)) for one in comparisons if where(one.combination) != where(one.best)}
     )
@@ -193,10 +200,10 @@ def _machines(comparisons: Sequence[BoardComparison]) -> list[str]:
 
 
 def _untuned(comparisons: Sequence[BoardComparison]) -> list[str]:
-    """Settings in which the combination was fine-tuned at a chosen rate and the best known method was not."""
+    """Sentences on settings in which the combination was fine-tuned at a chosen rate and the best known method not."""
     return [
         f"In {one.setting} the best known by personal accuracy, {one.best['method']}, is measured without "
-        "fine-tuning, the new combination with it ([caveats](#caveats))."
+        "fine-tuning and the new combination with it ([caveats](#caveats))."
         for one in comparisons
         if one.column == "personal" and set(one.combination["chosen"] or ()) - set(one.best["chosen"] or ())
     ]
@@ -209,24 +216,26 @@ def where(row: Row) -> str:
 
 
 def usual_machine(rows: Sequence[Row]) -> str:
+    """Machine and precision of most rows."""
     return max(Counter(where(row) for row in rows if row["seeds"]).items(), key=lambda one: one[1], default=("", 0))[0]
 
 
 def mark(row: Row, usual: str) -> str:
-    """† where the row was run on another machine or with another precision than most."""
+    """† if the row was run on another machine or with another precision than most rows."""
     return " †" if row["seeds"] and where(row) != usual else ""
 
 
 def _legend(comparisons: Sequence[BoardComparison]) -> str:
+    """How to read the table of comparisons."""
     pairs = [len(paired(one.combination, one.best, one.column)) for one in comparisons]
     wide = ", ".join(f"{student_quantile(n - 1):.1f} standard errors with {n} seeds" for n in sorted({*pairs}) if n > 1)
     return (
         "In brackets: Student's 95 % interval of the difference, paired by seed. A difference is clear if its interval "
         "does not contain zero"
-        + (f" ({wide}). Comparisons are not corrected for being several. " if wide else ". ")
-        + "Each setting compares one new combination: of those measured there, the best on validation data. The others "
-        "are in the tables below. Personal and new client accuracy also depend on what is [not equal](#caveats) "
-        "between methods. †: measured on another machine or in another precision than most rows."
+        + (f" ({wide}). The intervals are not corrected for the number of comparisons. " if wide else ". ")
+        + "In each setting one new combination is compared: of those measured there, the best on validation data. The "
+        "others are in the tables below. Personal and new client accuracy also depend on what is "
+        "[not equal](#caveats) between methods. †: measured on another machine or in another precision than most rows."
     )
 
 
@@ -264,7 +273,7 @@ def _signed(value: float) -> str:
 
 
 def winners(rows: Sequence[Row], settings: Sequence[str]) -> list[str]:
-    """The section on the best method by setting and accuracy, and how many others are not clearly below it."""
+    """The section on the best method in each setting and accuracy, and how many others are not clearly below it."""
     usual = usual_machine(rows)
     table: list[dict[str, object]] = []
     for setting in settings:
@@ -273,12 +282,14 @@ def winners(rows: Sequence[Row], settings: Sequence[str]) -> list[str]:
         for column, title in TITLES.items():
             best = max(there, key=lambda one: float(one[column]["mean"]))
             ties = sum(one is not best and not clearly(best, one, column) for one in there)
-            alone = len(best["seeds"]) < 2
-            told = " (one seed)" if alone else f" (+{ties})" if ties else ""
-            line[title] = _reached(best, column, usual) + told
+            line[title] = _reached(best, column, usual)
+            if len(best["seeds"]) < 2:
+                line[title] = f"{line[title]} (one seed)"
+            elif ties:
+                line[title] = f"{line[title]} (+{ties})"
         table.append(line)
     legend = (
-        "The method with the highest mean. (+2): for two other methods the 95 % interval of the difference to it "
-        "(Student, paired by seed) contains zero. With one seed there is no interval."
+        "A cell has the method with the highest mean. (+2): two other methods are not clearly below it, since the 95 % "
+        "interval of the difference (Student, paired by seed) contains zero. With one seed there is no interval."
     )
     return ["## The best", "", legend, "", markdown(table), ""]

@@ -1,1 +1,1 @@
-"""Small runs whose every bit is known: they are run again with every change, and a number that moves is seen."""
+"""Small runs whose bits are recorded. The tests run them again, so a change that moves a number is noticed."""

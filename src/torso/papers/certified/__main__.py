@@ -1,7 +1,7 @@
 """`python -m torso.papers.certified [DATA]`: run the certified cells and write docs/reproduction/cells.json.
 
-It prints what has moved. Cells whose data are not below DATA keep their records. A record that agrees stays as it is,
-with the machine that made it."""
+It prints which cells have changed. Cells whose data are not below DATA keep their records. A record that agrees with
+the new run stays as it is, with the machine that made it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main(words: Sequence[str], folder: Path = FOLDER) -> None:
     for cell, now in run_cells(known, roots(known, data_home(Path(words[0]) if words else None))):
         old = before.records.get(cell.name)
         if now is None and old is None:
-            print(f"{cell.name}: not run, {cell.file} is not there")
+            print(f"{cell.name}: not run, {cell.file} was not found")
             continue
         wrong = differences(old, now, exact=before.exact(cell.name)) if old and now else []
         if now is None or (old and not wrong):
@@ -33,7 +33,7 @@ def main(words: Sequence[str], folder: Path = FOLDER) -> None:
             print(f"{cell.name}: {'; '.join(wrong) or 'new'}")
     Ledger(records, made).write(folder)
     for name in before.records.keys() - records.keys():
-        print(f"{name}: dropped, there is no such cell any more")
+        print(f"{name}: dropped, the cell no longer exists")
 
 
 if __name__ == "__main__":

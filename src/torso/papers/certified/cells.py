@@ -22,27 +22,28 @@ class Elsewhere(Strict):
 
 
 class Definition(Strict):
-    """What cells.toml says. `presets`: what a preset needs beside the common settings."""
+    """The contents of cells.toml."""
 
-    common: tuple[str, ...]
-    presets: Mapping[str, tuple[str, ...]]
-    cells: Mapping[str, tuple[str, ...]]
-    elsewhere: Mapping[str, Elsewhere]
+    common: tuple[str, ...]  # settings of all cells
+    presets: Mapping[str, tuple[str, ...]]  # preset → what it needs besides the common settings
+    cells: Mapping[str, tuple[str, ...]]  # further cells: name → settings
+    elsewhere: Mapping[str, Elsewhere]  # data set → cells on it
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A run by its name and settings. `file`: of the data, if they do not come with Torso."""
+    """A small run that is certified."""
 
     name: str
     sets: tuple[str, ...]
-    file: str = ""
+    file: str = ""  # of the data, if they do not come with Torso
 
     def config(self, root: str = "") -> Config:
         return Config.load(None, [*self.sets, *([f"data.root={root}"] if root else [])])
 
 
 def cells() -> tuple[Cell, ...]:
+    """All certified cells."""
     known = read_definition(Definition, FILE)
     check_known(known.presets, _presets(), "cells.toml: the preset")
     return tuple(_cells(known))
@@ -59,5 +60,5 @@ def _cells(known: Definition) -> Iterator[Cell]:
 
 
 def _presets() -> Mapping[str, Method]:
-    """Torso's own; those of plugins have no records."""
+    """Torso's own presets. Presets of plugins have no records."""
     return methods.own or {}

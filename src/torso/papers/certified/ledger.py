@@ -1,4 +1,4 @@
-"""docs/reproduction/cells.json: the records of all cells, where they were made, and a run that compares."""
+"""docs/reproduction/cells.json: the records of all cells, the machines that made them, and runs that compare."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Note = Callable[[str], None]
 
 
 def here() -> dict[str, str]:
-    """What decides the bits of a run on CPU."""
+    """What decides the bits of a run on this machine's CPU: code path, versions of PyTorch and NumPy."""
     known = versions()
     return {"path": code_path(), "torch": known["torch"], "numpy": known["numpy"]}
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """`made`: name of a cell → what decided its bits. Cells made on several machines stand side by side."""
+    """The records of all cells. Cells may have been made on different machines."""
 
-    records: Mapping[str, Record]
-    made: Mapping[str, Mapping[str, str]]
+    records: Mapping[str, Record]  # by the name of the cell
+    made: Mapping[str, Mapping[str, str]]  # name of the cell → what decided its bits (`here`)
 
     @classmethod
     def read(cls, folder: Path) -> Ledger:
-        """The ledger of a folder; empty where it has none."""
+        """The ledger of a folder; empty if the folder has none."""
         path = folder / LEDGER
         if not path.is_file():
             return cls({}, {})
@@ -52,7 +52,7 @@ class Ledger:
             raise RequestError(f"{str(path)!r} is damaged ({error!r}). Make it again: {AGAIN}") from None
 
     def write(self, folder: Path) -> None:
-        """A line for each cell, so that a change shows which ones moved."""
+        """Write the ledger with a line for each cell, so that a diff shows which cells have changed."""
         machines: list[Mapping[str, str]] = []
         for made in self.made.values():
             machines += [made] if made not in machines else []
@@ -64,7 +64,7 @@ class Ledger:
         write_text(folder / LEDGER, f'{{"machines": {json.dumps(machines)},\n "cells": {cells}}}\n')
 
     def exact(self, name: str) -> bool:
-        """Whether this machine has to give the same bits."""
+        """Whether this machine has to give the same bits as the record."""
         return self.made[name] == here()
 
 
@@ -73,13 +73,14 @@ def _without(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def roots(known: Iterable[Cell], root: Path | None) -> dict[str, str]:
-    """File of data → where it lies, for those that are there."""
+    """File of data → its path, for the files that exist."""
     names = {cell.file for cell in known if cell.file}
     return {name: str(root / name) for name in names if root is not None and (root / name).is_file()}
 
 
 def run_cells(known: Iterable[Cell], there: Mapping[str, str]) -> Iterator[tuple[Cell, Record | None]]:
-    """Run the cells one after another; None where the data are not there. Cells share what they read."""
+    """Run the cells one after another, and yield their records; None if the data are missing. Cells share what they
+    read."""
     shelf = Shelf()
     for cell in known:
         if cell.file and cell.file not in there:
@@ -90,7 +91,8 @@ def run_cells(known: Iterable[Cell], there: Mapping[str, str]) -> Iterator[tuple
 
 
 def moved(ledger: Ledger, known: Iterable[Cell], there: Mapping[str, str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Name of a cell → what its run has otherwise, for those that differ; and the cells whose data are not there."""
+    """Run the cells and compare. Returns name of a cell → how its run differs, for the cells that differ; and the
+    cells whose data are missing."""
     found: dict[str, list[str]] = {}
     absent: list[str] = []
     for cell, now in run_cells(known, there):
@@ -104,6 +106,6 @@ def moved(ledger: Ledger, known: Iterable[Cell], there: Mapping[str, str]) -> tu
 
 
 def said(found: Mapping[str, list[str]]) -> str:
-    """The differences in words, and the way out."""
+    """The differences in words, and what to do about them."""
     lines = [f"{name}: {'; '.join(wrong)}" for name, wrong in found.items()]
-    return "\n".join([*lines, f"If this is meant: {AGAIN}, and say why in the commit"])
+    return "\n".join([*lines, f"If the change is intended: {AGAIN}, and say why in the commit"])

@@ -1,8 +1,8 @@
-"""What is kept of a cell, and whether a second run of it agrees.
+"""The record of a cell, and the comparison with a second run of it.
 
 On the same code path (kind of processor, instructions, versions of PyTorch and NumPy) all bits have to be the same. On
-another path sums are rounded otherwise: then the data have to be the same, the sketch of the models has to agree to
-`NEAR`, and accuracies to `POINTS`."""
+another path sums are rounded in another way. Then the data have to be the same, the sketches of the models have to
+agree to `NEAR`, and accuracies to `POINTS`."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from torso.personal.state import State
 from torso.results.checksums import of_data, of_model, tensors_of
 from torso.results.result import Result
 
-NEAR = 3e-4  # of the norm; between the code paths that were tried these cells differ by 1.1e-4 at most
+NEAR = 3e-4  # of the norm; on the code paths that were tried these cells differ by at most 1.1e-4
 POINTS = 10.0  # one image of a small client may be many points of its accuracy
 _PROJECTIONS = 3
 
 
 @dataclass(frozen=True)
 class Record:
-    """`sketch`: the norm of all tensors at the end, and their projections on three random directions over the norm."""
+    """What is kept of a run of a cell."""
 
     status: str
-    data: str
-    model: str
-    sketch: tuple[float, ...]
-    accuracy: Mapping[str, float]
+    data: str  # SHA-256
+    model: str  # SHA-256
+    sketch: tuple[float, ...]  # of the models at the end
+    accuracy: Mapping[str, float]  # measure → mean
 
     @classmethod
     def of(cls, result: Result) -> Record:
@@ -51,7 +51,8 @@ class Record:
 
 
 def sketch(state: State) -> tuple[float, ...]:
-    """Four numbers that differ little where models differ little: rounding does not show, another rule does."""
+    """Four numbers that change little if the models change little: the norm of all tensors, and their projections on
+    three random directions over the norm. Rounding does not show in them, another rule does."""
     squares, sums = 0.0, np.zeros(_PROJECTIONS)
     for name, tensor in tensors_of(state):
         values = tensor.detach().double().cpu().numpy().reshape(-1)
@@ -63,13 +64,13 @@ def sketch(state: State) -> tuple[float, ...]:
 
 
 def differences(before: Record, now: Record, *, exact: bool) -> list[str]:
-    """What a second run has otherwise, in words. `exact`: both ran on one code path."""
+    """How a second run differs, in words. `exact`: both ran on the same code path."""
     if before.data != now.data:
-        return ["the data are others"]
+        return ["the data differ"]
     if before.status != now.status:
         return [f"it ended with {now.status!r}, not {before.status!r}"]
     if exact:
-        bits = [] if before.model == now.model else ["the models have other bits"]
+        bits = [] if before.model == now.model else ["the models differ in bits"]
         return [*bits, *_moved(before, now, 0.0)]
     apart = _apart(before.sketch, now.sketch)
     far = [] if apart <= NEAR else [f"the models are {apart:.1e} apart, beyond rounding"]
@@ -77,11 +78,13 @@ def differences(before: Record, now: Record, *, exact: bool) -> list[str]:
 
 
 def _apart(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    """The largest difference of two sketches."""
     norm = abs(one[0] - other[0]) / max(one[0], 1e-12)
     return max(norm, *(abs(a - b) for a, b in zip(one[1:], other[1:], strict=True)))
 
 
 def _moved(before: Record, now: Record, by: float) -> list[str]:
+    """The accuracies that differ by more than `by` points, in words."""
     if before.accuracy.keys() != now.accuracy.keys():
         return [f"measured: {', '.join(now.accuracy)}, not {', '.join(before.accuracy)}"]
     pairs = {name: (value, now.accuracy[name]) for name, value in before.accuracy.items()}

@@ -1,8 +1,8 @@
-"""Run random cells of docs/reproduction again and compare: `torso reproduce --verify docs/reproduction --sample 20`.
+"""`torso reproduce --verify docs/reproduction --sample 20`: run random cells of published results again and compare.
 
-A cell is one number of a table at one seed, or a small run of cells.json. A number of a table has to have the same bits
-on the code path that made it, if its file has the SHA-256 of the model. Elsewhere, and on an accelerator, it has to lie
-within the spread: two standard deviations over the seeds of its cell, and at least two points."""
+A cell is a number of a table at one seed, or a small run of cells.json. A number of a table must have the same bits if
+it runs on the code path that made it and its file has the SHA-256 of the model. Otherwise, and on an accelerator, it
+must lie within the spread: two standard deviations over the seeds of its cell, and at least two points."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from torso.papers.tables.plan import TableRun
 from torso.results.checksums import of_model
 from torso.runs.devices import device_named
 
-LEAST = 2.0  # points of the spread; two sessions on one accelerator differ by as much at one seed
+LEAST = 2.0  # points: two sessions on one accelerator can differ by this much at one seed
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Number:
     """A number of a table at one seed, and the run that makes it again."""
 
     table: str
-    place: int
+    place: int  # of its line
     seed: int
     answer: Answer
     run: TableRun
@@ -59,22 +59,22 @@ class Number:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One cell that was run again. `wrong` is empty where it agrees."""
+    """A cell that was run again."""
 
     name: str
     recorded: str
     now: str
-    how: str  # same bits, or within what
-    wrong: str = ""
+    how: str  # it was compared: same bits, or within how many points
+    wrong: str = ""  # how it differs; empty if it agrees
 
 
 @dataclass
 class Verification:
-    """What was run again; and of the cells that were drawn but not run, why and how many."""
+    """The cells that were run again."""
 
-    draw: int
+    draw: int  # seed of the draw
     outcomes: list[Outcome] = field(default_factory=list)
-    left: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)  # why cells that were drawn were not run → how many
 
     @property
     def ok(self) -> bool:
@@ -82,8 +82,8 @@ class Verification:
 
 
 def verify(folder: Path, sample: int, *, root: Path, device: str, minutes: float, draw: int) -> Verification:
-    """Draw cells until `sample` of them fit this machine, and run each again. A cell fits if its data are there and it
-    takes `minutes` at most."""
+    """Draw cells until `sample` of them fit this machine, and run each again. A cell fits if its data are found and it
+    takes at most `minutes`."""
     found, ledger = Verification(draw), Ledger.read(folder)
     numbers, small = list(numbers_of(folder)), [cell for cell in cells() if cell.name in ledger.records]
     there, data = roots(small, root), known_roots(root)
@@ -107,7 +107,7 @@ def verify(folder: Path, sample: int, *, root: Path, device: str, minutes: float
 
 
 def numbers_of(folder: Path) -> Iterator[Number]:
-    """Every number of every table at every seed, copies of other tables' results left out."""
+    """Every number of every table at every seed, without copies of other tables' results."""
     for table, answers in collect.read(folder).items():
         made = {place: run for run in collect.whole_table(table).runs for place in run.answers}
         for place, answer in enumerate(answers):
@@ -116,7 +116,7 @@ def numbers_of(folder: Path) -> Iterator[Number]:
 
 
 def spread(seeds: Sequence[float]) -> float:
-    """By how many points a number may differ where bits cannot be the same."""
+    """By how many points a number may differ if it cannot have the same bits. `seeds`: its values."""
     return max(LEAST, 2 * stdev(seeds)) if len(seeds) > 1 else LEAST
 
 
@@ -165,7 +165,7 @@ def _config(number: Number, data: Mapping[str, str], device: str) -> Config:
 
 
 def _made_here(answer: Mapping[str, Any], config: Config) -> bool:
-    """Whether a number was made on the code path of this machine, which is CPU."""
+    """Whether a number was made on CPU, on the code path of this machine."""
     now = here()
     then = {"path": answer["machine"].get("path"), **{key: answer["versions"].get(key) for key in ("torch", "numpy")}}
     return device_named(config.run.device).type == "cpu" and then == now

@@ -1,4 +1,4 @@
-"""`torso doctor`: parse, call, print. It stands here because the data sets that the papers use are known here."""
+"""The command `torso doctor`: parse, call, print. It is in this package because it looks for the papers' data sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torso.report.starting import starting
 
 
 def add_to(app: typer.Typer) -> None:
-    """Give the command line its command."""
+    """Add this command to the command line."""
     app.command()(doctor)
 
 
@@ -47,9 +47,9 @@ def _examined(given: Path | None) -> Report:
 def _show(report: Report) -> None:
     console = Console()
     view = Table.grid(padding=(0, 2))
-    for key, lines in _told(report).items():
+    for title, lines in _lines(report).items():
         for place, line in enumerate(lines):
-            view.add_row(key if place == 0 else "", line)
+            view.add_row(title if place == 0 else "", line)
     console.print(view, highlight=False, markup=False)
     for problem in report.problems:
         console.print(f"broken: {problem}", style="red", highlight=False, markup=False, soft_wrap=True)
@@ -57,19 +57,21 @@ def _show(report: Report) -> None:
         console.print(f"missing: {lack}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     absent = [row["name"] for row in report.extras if not row["present"]]
     if absent:
-        said = f"An extra is installed with: pip install 'torso[{absent[0]}]'"
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
+        hint = f"An extra is installed with: pip install 'torso[{absent[0]}]'"
+        console.print(hint, highlight=False, markup=False, soft_wrap=True)
     if report.ok:
         console.print("Torso can run here.", highlight=False)
 
 
-def _told(report: Report) -> dict[str, list[str]]:
-    machine, others = report.machine, [f"{name} {version}" for name, version in report.versions.items()]
+def _lines(report: Report) -> dict[str, list[str]]:
+    """Title → lines of the report."""
+    machine = report.machine
+    versions = [f"{name} {version}" for name, version in report.versions.items()]
     devices = [f"{row['name']}: {row['what']}" + _of_memory(row) for row in report.devices]
     memory = machine["memory_free_gb"]
     sets = report.data["sets"].items()
     return {
-        "versions": [", ".join(others)],
+        "versions": [", ".join(versions)],
         "python": [machine["executable"]],
         "devices": devices or ["unknown: torch cannot be imported"],
         "threads": [f"{machine.get('threads', '?')} in torch, {machine['cores']} cores"],

@@ -1,4 +1,4 @@
-"""`torso leaderboard`: parse, call, print."""
+"""The command `torso leaderboard`: parse, call, print."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ Part = Annotated[str, typer.Option(help="Part of the board: 'setting=cifar10-s2,
 Seeds = Annotated[int, typer.Option(min=1, help="Judge everything with this many seeds.")]
 Find = Annotated[bool, typer.Option("--search", help="Try new combinations of axes instead, on validation data alone.")]
 GoOn = Annotated[
-    bool, typer.Option("--go-on", help="Take published runs of the same config as run: only what lacks is.")
+    bool, typer.Option("--go-on", help="Count published runs of the same config as run, and run only what is missing.")
 ]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Count the runs, estimate the time and run nothing.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Give the command line its command."""
+    """Add this command to the command line."""
     app.command()(leaderboard)
 
 
@@ -72,7 +72,7 @@ def leaderboard(
 
     Methods that a plugin registers compete with the others.
 
-    The published rows of the leaderboard stand beside yours, where no --set changes what is run."""
+    The published rows of the leaderboard are shown beside yours, unless a --set changes what is run."""
     from torso.papers.board.combinations import combinations
     from torso.papers.board.definition import load
     from torso.papers.board.leaderboard import run_leaderboard
@@ -97,7 +97,7 @@ def leaderboard(
         share = processes or filling(run)
         hire = cache(lambda: stack.enter_context(crew(run, share)))
         workers = (run.ray.workers or 4) if run.engine == "ray" else share
-        # a family makes two packs or so: twice as many keep all processes busy
+        # a family makes about two packs: twice as many families as workers keep all processes busy
         runs = BoardRuns(out, listener, stop, hire, 2 * workers if workers > 1 else 1)
         if search:
             found = run_search(chosen, space, runs)
@@ -115,8 +115,8 @@ def leaderboard(
 
 
 def _board_candidates(plan: BoardPlan, out: Path, only: str) -> list[Candidate]:
-    """The presets, methods of plugins, and combinations that an earlier search below `out` has entered; settings that
-    have not been run yet where `only` names them."""
+    """The methods of the board in its settings: presets, methods of plugins, and combinations that an earlier search
+    below `out` has entered. Separate settings are included if `only` names them."""
     from torso.papers.board.definition import NAME
     from torso.papers.board.search import entered_methods, read_found
     from torso.papers.board.trials import later_presets, plugin_methods, presets
@@ -131,11 +131,13 @@ def _board_candidates(plan: BoardPlan, out: Path, only: str) -> list[Candidate]:
 
 
 def _search_candidates(plan: BoardPlan, space: Sequence[Combination]) -> list[Candidate]:
+    """The combinations of the search space in the search's settings."""
     there = [one for one in space if not one.refused]
     return [(setting, one.entry, one) for one in there for setting in plan.board.search.settings]
 
 
 def _selected(whole: Sequence[Candidate], only: str) -> list[Candidate]:
+    """The candidates that --only selects."""
     from torso.papers.experiments.selection import select
 
     def values(candidate: Candidate, key: str) -> tuple[str, ...]:
@@ -151,7 +153,8 @@ def _selected(whole: Sequence[Candidate], only: str) -> list[Candidate]:
 def _contestants(
     plan: BoardPlan, candidates: Sequence[Candidate], root: Path | None, dry_run: bool
 ) -> list[Contestant]:
-    """The contestants, with the places of their data; raises RequestError where data are missing."""
+    """The contestants, with the folders of their data. Raises a RequestError if data are missing, except with
+    `dry_run`."""
     from torso.papers.board.contestants import Contestant
     from torso.papers.board.trials import BoardPlan
     from torso.papers.experiments.datasets import roots_for
@@ -164,7 +167,7 @@ def _contestants(
 
 
 def _tell(chosen: Sequence[Contestant], seeds: int, device: str, as_json: bool) -> None:
-    """Print how many runs there are, and about how long they take."""
+    """Print how many runs there are, and an estimate of their time."""
     from torso.papers.experiments.estimate import duration, rate_of, seconds
     from torso.papers.experiments.reuse import training_key
     from torso.report.summary import counted

@@ -1,4 +1,4 @@
-"""Options and helpers that the commands share."""
+"""Options and functions that the commands share."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ Processes = Annotated[
 
 
 def said_sets(sets: Sequence[str], device: str, precision: str) -> list[str]:
-    """The settings of --set, --device and --precision."""
+    """The settings (KEY=VALUE) of --set, --device and --precision."""
     own = {"run.device": device, "run.precision": precision}
     return [*sets, *(f"{key}={value}" for key, value in own.items() if value)]
 
 
 def departure(sets: Sequence[str]) -> str:
-    """A note on what --set changes in the runs; empty where it only says where and how they run."""
+    """A note on what --set changes in the runs; empty if it changes only where and how they run."""
     keys = [said for said in sets if not said.strip().startswith(("run.", "data.root"))]
     return f"changed here: {', '.join(keys)}; these are not the numbers of the recipe" if keys else ""
 
 
 def end(broken: Mapping[str, Exception]) -> NoReturn:
-    """Print the runs that broke and exit: with status 1 where there are any."""
+    """Print the runs that broke, and exit: with status 1 if there are any, else with 0."""
     for name, error in broken.items():
         Console(stderr=True).print(f"{name}: {type(error).__name__}: {error}", markup=False, highlight=False)
     raise typer.Exit(1 if broken else 0)
 
 
 def make_room(console: Console, table: Table) -> None:
-    """Widen the console to the table where the output is a file, so that no cell is cut."""
+    """If the output is a file, widen the console to the table, so that no cell is cut."""
     if not console.is_terminal:
         room = console.options.update_width(10_000)
         console.width = max(console.width, console.measure(table, options=room).maximum)

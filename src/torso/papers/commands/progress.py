@@ -1,4 +1,4 @@
-"""Progress of many runs, also of runs side by side: how many runs and rounds are done."""
+"""The display of many runs, also of runs in parallel: how many runs and rounds are done."""
 
 from __future__ import annotations
 
@@ -20,20 +20,24 @@ from torso.runs.rounds import Round
 
 
 class _Count(BatchListener):
-    """What the bar and the lines count."""
+    """A listener that counts the runs: the common part of the bar and the lines."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.title, self.runs, self.ended, self.began = "", 0, 0, time.perf_counter()
+        self.title = ""
+        self.runs = self.ended = 0
+        self.began = time.perf_counter()
 
     def expect(self, title: str, runs: int, rounds: int, done: int) -> None:
-        self.title, self.runs, self.ended, self.began = title, runs + done, done, time.perf_counter()
+        self.title = title
+        self.runs, self.ended = runs + done, done
+        self.began = time.perf_counter()
 
     def end(self, result: Result) -> None:
         self.ended += 1
 
     def tally(self) -> str:
-        """`3/12`: runs done of all runs. Tuning may need more runs than foreseen; then it says so."""
+        """Runs done of all runs: `3/12`. If tuning needs more runs than expected: `13 (12 foreseen)`."""
         return f"{self.ended}/{self.runs}" if self.ended <= self.runs else f"{self.ended} ({self.runs} foreseen)"
 
     def note(self, text: str) -> None:
@@ -44,16 +48,18 @@ class _Count(BatchListener):
 
 
 class _Beside(Listener):
-    """A run in another process. Rounds that it repeats after its process was lost are not counted twice."""
+    """The listener of one run in another process. Rounds that it repeats because its process was lost do not count
+    twice."""
 
     def __init__(self, table: _Count) -> None:
-        self.shown, self.name, self.done = table, "", 0
+        self.shown = table
+        self.name = ""
+        self.done = 0
 
     def begin(self, begin: Begin) -> None:
         self.name = begin.folder.name if begin.folder else begin.method
-        self.shown.begin(
-            replace(begin, done=begin.done - self.done)
-        )  # rounds since the last count; negative where some were lost
+        since_last_count = begin.done - self.done  # rounds; negative if some were lost
+        self.shown.begin(replace(begin, done=since_last_count))
         self.done = begin.done
 
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
@@ -68,7 +74,7 @@ class _Beside(Listener):
 
 
 class TableLines(_Count):
-    """For logs and pipes: a line at the start, and a line per finished run."""
+    """The display for logs and pipes: a line at the start, and a line for each finished run."""
 
     def expect(self, title: str, runs: int, rounds: int, done: int) -> None:
         super().expect(title, runs, rounds, done)
@@ -83,7 +89,7 @@ class TableLines(_Count):
 
 
 class TableBar(_Count):
-    """For terminals: one bar with rounds done, runs done, the last result and the time left."""
+    """The display for terminals: one bar with rounds done, runs done, the last result and the time left."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -125,7 +131,8 @@ class TableBar(_Count):
         self.progress.update(self.task, runs=self.tally(), news=self.last)
 
     def _advance(self, rounds: int) -> None:
-        """Beyond the foreseen rounds the bar always has one round left: a full bar would mean that it is over."""
+        """Move the bar. After more rounds than expected it always has one round left, since a full bar would mean that
+        all is done."""
         self.seen += rounds
-        total = self.seen + 1 if self.seen > self.rounds else None  # None: as it is
+        total = self.seen + 1 if self.seen > self.rounds else None  # None: unchanged
         self.progress.update(self.task, advance=rounds, total=total)

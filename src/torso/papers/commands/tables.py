@@ -1,4 +1,4 @@
-"""`torso papers` and `torso reproduce`: parse, call, print."""
+"""The commands `torso papers` and `torso reproduce`: parse, call, print."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ Verify = Annotated[
 ]
 Sample = Annotated[int, typer.Option(min=1, metavar="N", help="With --verify: how many cells.")]
 Minutes = Annotated[float, typer.Option(min=0.01, help="With --verify: leave out runs that take longer.")]
-Draw = Annotated[int, typer.Option(min=-1, help="With --verify: the seed of the draw; -1: another one each time.")]
+Draw = Annotated[int, typer.Option(min=-1, help="With --verify: the seed of the draw; -1: a new one each time.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Give the command line its commands."""
+    """Add these commands to the command line."""
     app.command()(papers)
     app.command()(reproduce)
 
@@ -113,7 +113,7 @@ def reproduce(
 def _verify(
     folder: Path, sample: int, root: Path | None, device: str, minutes: float, draw: int, as_json: bool
 ) -> None:
-    """Print a line for each cell; exit with status 1 where one differs."""
+    """Verify results and print a line for each cell. Exit with status 1 if a cell differs."""
     import random
     from dataclasses import asdict
 
@@ -121,7 +121,7 @@ def _verify(
     from torso.papers.experiments.datasets import data_root
 
     if not folder.is_dir():
-        raise RequestError(f"--verify {str(folder)!r} is no folder. Expected: results such as docs/reproduction")
+        raise RequestError(f"--verify {str(folder)!r} is not a folder. Expected: results such as docs/reproduction")
     number = random.SystemRandom().randrange(10**6) if draw < 0 else draw
     found = verify(folder, sample, root=data_root(root), device=device or "auto", minutes=minutes, draw=number)
     if as_json:
@@ -137,13 +137,14 @@ def _verify(
 
 
 def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | None, dry_run: bool) -> TablePlan:
+    """The plan of a table, with the folders of its data. Raises a RequestError if nothing of it can be run."""
     from torso.papers.experiments.datasets import roots_for
     from torso.papers.tables.plan import plan
     from torso.papers.tables.published import recipe
     from torso.papers.tables.settings import REASONS
     from torso.runs.devices import device_of
 
-    tried = "variant=" in only.replace(" ", "")  # only where somebody asks for them
+    tried = "variant=" in only.replace(" ", "")  # trials are run only if --only names a variant
     made = plan(recipe(table), only, seeds, sets, tried=tried)
     if not made.runs:
         why = "; ".join(f"{count} × {REASONS[reason]}" for reason, count in made.refused.items())
@@ -154,7 +155,7 @@ def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | No
 
 
 def _whole(made: TablePlan, out: Path, sets: list[str], root: Path | None) -> TablePlan:
-    """The table without --only, and with the seeds that earlier commands have left in its folder."""
+    """The plan without --only, with the seeds that earlier commands have left in the table's folder."""
     from torso.papers.experiments.datasets import data_root, known_roots
     from torso.papers.tables.plan import plan
 
@@ -167,7 +168,7 @@ def _whole(made: TablePlan, out: Path, sets: list[str], root: Path | None) -> Ta
 
 
 def _write_pages(made: TablePlan, folder: Path, answers: list[dict[str, object]], sets: list[str]) -> None:
-    """table.html is the printed table, report.html the comparison of its runs."""
+    """Write table.html, the printed table, and report.html, the comparison of its runs."""
     from io import StringIO
 
     from torso.report.write import report

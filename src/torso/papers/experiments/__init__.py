@@ -1,1 +1,1 @@
-"""Run many configs, each in a folder of its own: what the tables and the leaderboard have in common."""
+"""Runs of many configs, each in its own folder: what the tables and the leaderboard have in common."""

@@ -1,5 +1,4 @@
-"""Which code a processor runs: PyTorch, MKL and oneDNN choose it by the kind of processor, and other code rounds
-otherwise."""
+"""The code path of a run on CPU. PyTorch, MKL and oneDNN choose code by the processor, and rounding depends on it."""
 
 from __future__ import annotations
 
@@ -14,13 +13,13 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 def code_path() -> str:
-    """The kind of processor, the instructions that PyTorch uses, and what the environment says of it."""
+    """The kind of processor, the instructions that PyTorch uses, and the environment variables that change them."""
     said = [f"{name}={os.environ[name]}" for name in _CHOSEN_BY if os.environ.get(name)]
     return ", ".join([_processor(), torch.backends.cpu.get_cpu_capability(), *said])
 
 
 def _processor() -> str:
-    """Maker, family and model, as Linux tells them; elsewhere what Python knows."""
+    """Maker, family and model of the processor, from Linux; on other systems what Python knows."""
     text = _CPUINFO.read_text("utf-8", errors="replace") if _CPUINFO.is_file() else ""
     first = dict(map(_entry, text.partition("\n\n")[0].splitlines()))
     told = [first[key] for key in ("vendor_id", "cpu family", "model") if key in first]

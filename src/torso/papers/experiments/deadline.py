@@ -1,4 +1,4 @@
-"""Runs in a given time: after it they end, each with a checkpoint."""
+"""Runs in a given time: when it is over they stop, each with a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ T = TypeVar("T", bound=NamedConfig)
 
 
 class Deadline(Stop):
-    """Asks runs to end, each with a checkpoint, once so many seconds have passed."""
+    """A stop that asks runs to end, each with a checkpoint, once `seconds` have passed."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
-        self.began, self.seconds = time.monotonic(), seconds
+        self.began = time.monotonic()
+        self.seconds = seconds
 
     @property
     def passed(self) -> float:
+        """Seconds since the beginning."""
         return time.monotonic() - self.began
 
     @property
@@ -46,8 +48,8 @@ def run_in_time(
     listener: Listener | None = None,
     clients: int | None = None,
 ) -> bool:
-    """Run them, each in a folder below `work`, and note each as it ends; False where time was up. `clients`: as in
-    `run_together`."""
+    """Run the trials, each in a folder below `work`, and call `note` as each ends. Returns False if time was up.
+    `clients`: as in `run_together`."""
     configs, places = [trial.config for trial in trials], [work / trial.name for trial in trials]
     say(f"{stop.passed:5.0f} s: {len(trials)} runs, the first is {trials[0].name}")
     ends = run_together(configs, places, listener=listener, stop=stop, clients=clients, after=note_machine, crew=crew)
@@ -56,6 +58,6 @@ def run_in_time(
             for number, result in ends:
                 note(trials[number], result)
     except Stopped:
-        say(f"{stop.passed:5.0f} s: time is up; the same command goes on")
+        say(f"{stop.passed:5.0f} s: time is up; the same command continues")
         return False
     return True

@@ -1,4 +1,4 @@
-"""Experiments that are defined in a TOML file: strict sections, read with one clear line where something is wrong."""
+"""Definitions of experiments in TOML files: sections without unknown keys, and an error message of one line."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ Definition = TypeVar("Definition", bound=Strict)
 
 
 def read_definition(kind: type[Definition], path: Path) -> Definition:
+    """The definition in a TOML file. Raises a RequestError that names the first wrong key."""
     try:
         return kind(**read_toml(path))
     except ValidationError as error:
@@ -32,7 +33,7 @@ def read_definition(kind: type[Definition], path: Path) -> Definition:
 
 
 def check_known(names: Iterable[str], there: Mapping[str, Any], what: str) -> None:
-    """Raise ValueError where a name is not there."""
+    """Raise a ValueError if a name is not in `there`. `what`: words for the kind of name."""
     for name in names:
         if name not in there:
             raise ValueError(f"{what} {name!r} is unknown{did_you_mean(name, there)}")

@@ -1,8 +1,8 @@
-"""How long runs take: the images that they train on, divided by the rate of the device; within a factor of two.
+"""An estimate of how long runs take, within a factor of two: images that they train on, divided by the device's rate.
 
-On an H200 the rates are measured (bf16, batch 50); for other networks they are scaled by operations. On another device
-one second of conv4 steps gives the rate. A step on an accelerator takes a minimal time, even with few clients: this
-decides where one client has far more images than the others.
+On an H200 the rates of some networks were measured (bf16, batch 50); for other networks they are scaled by operations.
+On another device, steps of conv4 for a fraction of a second give the rate. A step on an accelerator takes a minimal
+time, even with few clients. This time decides if one client has far more images than the others.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from torso.parallel.packs import CLIENTS, packs, participants
 from torso.precision import precision_of
 from torso.runs.devices import device_named
 
-_H200 = {  # images/s at 10 and at 100 clients (bench/README.md); of the large ones only 10 were measured
+_H200 = {  # images/s at 10 and at 100 clients (bench/README.md); the large networks were measured only at 10
     "conv4": (623_000, 1_296_000),
     "mobilenet": (128_000, 205_000),
     "vgg11": (120_000, 120_000),
     "resnet18": (46_500, 46_500),
 }
-_TRIED = 0.3  # seconds in which this machine shows its pace: some steps, and an estimate is good to a factor of two
+_TRIED = 0.3  # seconds of steps that measure this machine's rate: enough for a factor of two
 _BATCH, _PROBED = 50, "conv4"
 _TOKENS, _VOCABULARY = 64, 30_000  # of a text
-_FEATURES = 512  # numbers that an encoder makes of a sample: MiniLM has 384, EfficientNet-lite0 1280
-_LEAST = 5  # a step of so many stacked clients takes as long as that of one: the device is not full
-_TUNED = ("personalized", "id_after", "ood_after", "personal", "new_after", "local")  # measures that train once more
+_FEATURES = 512  # of a sample from an encoder: MiniLM has 384, EfficientNet-lite0 1280
+_LEAST = 5  # a step of this many stacked clients takes as long as that of one client: the device is not full
+_TUNED = ("personalized", "id_after", "ood_after", "personal", "new_after", "local")  # measures that train again
 
 
 @dataclass(frozen=True)
@@ -51,27 +51,28 @@ class Rate:
 
     device: str
     measured: dict[str, tuple[float, float]]
-    known: bool  # measured in bench/, not probed here
+    known: bool  # measured in bench/, not on this machine now
     stacks: int = 0  # how many clients of several runs share a stack; 0: runs are not stacked
 
     def of(self, config: Config, clients: float) -> float:
-        """Images/s of the config's training with so many clients at once."""
+        """Images/s of the config's training with this many clients at once."""
         body = config.model.body
         low, high = self.measured.get(body, self.measured[_PROBED])
         share = min(max(math.log10(max(clients, 1)) - 1, 0.0), 1.0)  # of the way from 10 to 100
         pace: float = low * (high / low) ** share
         if body in self.measured:
             return pace
-        here = sample_flops(body, config.data.size, bool(config.data.csv.text), bool(config.model.encoder))
-        return pace * sample_flops(_PROBED) / here
+        flops = sample_flops(body, config.data.size, bool(config.data.csv.text), bool(config.model.encoder))
+        return pace * sample_flops(_PROBED) / flops
 
     def step(self, config: Config) -> float:
-        """Seconds of a step with one or a few clients; 0 where clients are not stacked."""
+        """Seconds of a step with one or a few clients; 0 if clients are not stacked."""
         pace = min(self.of(config, 10), self.measured[_PROBED][0])  # a lighter network has as many kernels
         return _LEAST * _BATCH / pace if self.stacks else 0.0
 
 
 def rate_of(name: str) -> Rate:
+    """The rate of a device: the measured one of an H200, else from a few steps on it."""
     device = device_named(name)
     if device.type == "cuda" and "H200" in torch.cuda.get_device_name(device):
         known = {body: (float(low), float(high)) for body, (low, high) in _H200.items()}
@@ -90,8 +91,8 @@ def rate_of(name: str) -> Rate:
 
 @cache
 def sample_flops(body: str, size: int = 0, text: bool = False, encoded: bool = False) -> float:
-    """Operations of training on one sample: an image of `size` pixels (0: of the data sets here), a text, or features
-    of an encoder."""
+    """Floating-point operations of training on one sample: an image with `size` pixels a side (0: as the data sets
+    here have), a text, or the features of an encoder."""
     image = (1, 28, 28) if body in ("conv3", "rod-mnist", "rod-mnist-dropout") else (3, size or 32, size or 32)
     words = wants_of(body).tokenizer or Words(_VOCABULARY)
     input = Tokens(min(_TOKENS, words.length), words.vocabulary, words.pad) if text else as_input(image)
@@ -101,7 +102,7 @@ def sample_flops(body: str, size: int = 0, text: bool = False, encoded: bool = F
 
 
 def seconds(runs: Sequence[NamedConfig], rate: Rate) -> float:
-    """Time of all runs. Training that runs share counts once; runs in one stack take their steps together."""
+    """Seconds of all runs. A training that runs share counts once. Runs in one stack take their steps together."""
     configs = [run.config for run in runs]
     keys = [training_key(config) for config in configs]
     trained = set(keys)
@@ -121,7 +122,7 @@ def seconds(runs: Sequence[NamedConfig], rate: Rate) -> float:
 
 
 def longest(config: Config) -> float:
-    """Images of the largest client over the mean, with a Dirichlet partition; 1 with others."""
+    """The size of the largest client over the mean size, with a Dirichlet partition; 1 with other partitions."""
     data = config.data
     if data.partition != "dirichlet-class" or data.balance:
         return 1.0
@@ -131,7 +132,7 @@ def longest(config: Config) -> float:
 
 
 def trained_on(config: Config, begun: bool = False) -> float:
-    """Images of all rounds, one for each time it is trained on. `begun`: another run has done the first stage."""
+    """How many images all rounds train on, with repetitions. `begun`: another run has done the first stage."""
     method, train = config.method, config.train
     earlier, rounds = method.start.earlier(), method.start.pace(Pace(train.rounds, train.lr, train.schedule)).rounds
     if earlier is not None and not begun:
@@ -143,7 +144,7 @@ def trained_on(config: Config, begun: bool = False) -> float:
 
 
 def measured_on(config: Config) -> float:
-    """Images of the fine-tuning at the end, and of measures that train all clients from the start."""
+    """How many images the measures train on: fine-tuning at the end, and measures that train clients from the start."""
     epochs = config.train.rounds * config.train.local_epochs * len(TRAIN_ANEW.intersection(config.measure.names))
     if set(config.measure.names) & set(_TUNED):
         epochs += max((config.personalize.epochs, *config.personalize.sweep, 1))
@@ -151,11 +152,12 @@ def measured_on(config: Config) -> float:
 
 
 def samples(config: Config) -> int:
+    """The size of the training set; 50,000 if it is not known."""
     return KNOWN[config.data.source].samples if config.data.source in KNOWN else 50_000
 
 
 def duration(seconds: float) -> str:
-    """About: 40 s, 12 min, 3.5 h, 4 days, 2.5 years."""
+    """A rounded time in words: `40 s`, `12 min`, `3.5 h`, `4 days`, `2.5 years`."""
     for size, unit in ((365 * 86400.0, "years"), (86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.2g} {unit}" if seconds < 100 * size else f"{seconds / size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""What is written beside a number so that somebody can make it again: config, machine, versions."""
+"""The origin of a number, so that it can be made again: config, machine, versions."""
 
 from __future__ import annotations
 
@@ -20,24 +20,28 @@ from torso.runs.devices import device_of
 
 
 def changed(config: Config) -> dict[str, Any]:
-    """The keys that differ from the preset and the defaults. With the seed and data.root, `torso run --set …` repeats
-    the run. Keys that say where and how it runs, such as run.device, are left out; of a file of weights its name
-    stays."""
+    """The keys of a config that differ from its preset and the defaults. With the seed and data.root, `torso run
+    --set …` repeats the run.
+
+    Keys that say where and how a run runs (run.device) are left out. A file of weights is named without its folder."""
     usual = flat(Config.load(None, [f"method.name={config.method.name}"]).as_tree())
-    found = {key: value for key, value in flat(config.as_tree()).items() if usual.get(key) != value}
-    here = {key for key in found if key in ("data.root", "run.seed") or is_free(key)}
-    told = {k: Path(v).name if k == "model.weights" else v for k, v in found.items() if k not in here}
-    return {"method.name": config.method.name, **told}
+    differing = {key: value for key, value in flat(config.as_tree()).items() if usual.get(key) != value}
+    kept: dict[str, Any] = {}
+    for key, value in differing.items():
+        if key in ("data.root", "run.seed") or is_free(key):
+            continue
+        kept[key] = Path(value).name if key == "model.weights" else value
+    return {"method.name": config.method.name, **kept}
 
 
 def changed_as_json(config: Config) -> dict[str, Any]:
-    """What `changed` says, as a JSON file has it: tuples are lists."""
+    """`changed` as a JSON file has it: tuples are lists."""
     found: dict[str, Any] = json.loads(json.dumps(changed(config)))
     return found
 
 
 def machine(config: Config) -> dict[str, str]:
-    """Device, system and precision of a run; on CPU also what decides how sums are rounded."""
+    """Device, system and precision of a run; on CPU also the code path, which decides how sums are rounded."""
     device = device_of(config.run)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, CPU"
     path = {} if device.type == "cuda" else {"path": code_path()}
@@ -50,7 +54,7 @@ def machine(config: Config) -> dict[str, str]:
 
 
 def machines_and_versions(run: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Two sentences: the machines and the versions of these results."""
+    """Two sentences: the machines of these results, and their versions."""
     machines = dict.fromkeys("{device} ({precision})".format(**a["machine"]) for a in run if a["machine"])
     versions = dict.fromkeys(
         ", ".join(f"{name} {number}" for name, number in sorted(a["versions"].items())) for a in run
@@ -59,18 +63,18 @@ def machines_and_versions(run: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def note_machine(config: Config, folder: Path) -> None:
-    """Write machine.json, in the process that did the run.
+    """Write machine.json, in the process that made the run.
 
-    A run that was stopped and resumed on another machine, or that began at the end of another run, names both. Of a
-    run that was killed only the last machine is known."""
+    A run that was resumed on another machine, or that began at the end of another run, names both machines. Of a run
+    that was killed only the last machine is known."""
     path, result = folder / "machine.json", folder / "result.json"
     if path.exists() and result.exists() and path.stat().st_mtime >= result.stat().st_mtime:
-        return  # it was finished before
+        return  # the run was finished before
     write_text(path, json.dumps(one_after_another([machine_of(folder), machine(config)])) + "\n")
 
 
 def one_after_another(machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """The machines as one: where they differ, it names each in turn."""
+    """The machines merged into one record: where they differ, it names each in turn (`cuda, then CPU`)."""
     found: dict[str, str] = {}
     for each in machines:
         found |= {key: _then(found.get(key, name), name) for key, name in each.items()}
@@ -82,6 +86,7 @@ def _then(before: str, now: str) -> str:
 
 
 def machine_of(folder: Path) -> dict[str, str]:
+    """What machine.json says; empty without it."""
     path = folder / "machine.json"
     found: dict[str, str] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return found

@@ -1,4 +1,4 @@
-"""Json files of results that travel from machine to machine: written readably, packed, with what the data were."""
+"""Json files of results: readable, packed into archives to move between machines, and with checksums of the data."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ Record = dict[str, Any]
 
 
 def read_all(folder: Path) -> dict[str, Record]:
-    """Name of a file, without its ending → what it holds."""
+    """Name of a file without its ending → its record."""
     return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))}
 
 
 def write_record(path: Path, record: Record) -> None:
+    """Write a json file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, _short_lists(json.dumps(record, indent=1, ensure_ascii=False)) + "\n")
 
 
 def _short_lists(text: str) -> str:
-    """Lists of numbers or words on one line each."""
+    """Put each list of numbers or words on one line."""
     return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """All json files of the folder in one archive."""
+    """Write all json files of the folder into one archive."""
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive, "w:gz") as file:
         for path in sorted(folder.glob("*.json")):
@@ -43,12 +44,13 @@ def pack(folder: Path, archive: Path) -> None:
 
 
 def key_of(told: Mapping[str, Any]) -> str:
-    """Equal for runs of the same config (`provenance.changed`), whatever their seed and wherever they run."""
+    """A hash that is equal for runs of the same config (`provenance.changed`), whatever their seed and machine."""
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def data_of(config: Config, folder: Path) -> dict[str, str]:
-    """The data file with its SHA-256, and the SHA-256 of the fingerprint: who has which samples."""
+    """The name of the data file, its SHA-256, and the SHA-256 of the data fingerprint (which client has which
+    samples)."""
     source, root = config.data.source, Path(config.data.root)
     name = file_of(source, str(root)) or root.name
     path = root if root.is_file() else root / name

@@ -1,6 +1,6 @@
-"""Runs reuse training: of runs with the same rounds and other measures, one trains and the others begin at its end.
+"""Reuse of training: of runs with the same rounds and other measures, one trains and the others begin at its end.
 
-LG-FedAvg begins at the last round of a finished FedAvg in the same way. The bits are those of a run from the start.
+In the same way LG-FedAvg begins at the last round of a finished FedAvg. The bits are those of a run from the start.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from torso.results.result import Result
 from torso.results.same_run import fingerprint
 
 TRAIN_ANEW = frozenset({"local_only", "local_only_best_on_test"})
-"""Measures that train all clients from the start. They take as long as a run, so they have a run of their own, which
-begins at the end of the other one. `variant=none` leaves it out."""
+"""Measures that train all clients from the start. They take as long as a run, so a table has a separate run for them,
+which begins at the end of the main one. `variant=none` leaves it out."""
 
-_LARGE = 256 * 2**20  # bytes of a checkpoint: above it, it holds models of clients, and no run begins there
+_LARGE = 256 * 2**20  # bytes; a larger checkpoint holds models of clients and is deleted, so no run begins there
 _USUAL = Config()
 
 
 def training_key(config: Config) -> str:
-    """Equal for configs with the same rounds. Measures after the last round do not count, measures between rounds
-    do."""
+    """A key that is equal for configs with the same rounds. Measures after the last round do not count, measures
+    between rounds do."""
     method, measure = config.method, config.measure
     if measure.every or of_rounds(measure.analyses):
         return fingerprint(config.model_copy(update={"method": replace(method, name="custom")}))
@@ -44,7 +44,7 @@ def training_key(config: Config) -> str:
 
 
 def measuring_key(config: Config) -> str:
-    """Equal for configs that differ at most in a rate of fine-tuning that the method does not use."""
+    """A key that is equal for configs that differ at most in a rate of fine-tuning that the method does not use."""
     tuned, personal = config.personalize, config.method.personal
     phases = personal.phases if tuned.part == "method" else (tuned.part,)
     if phases and personal.rate == "personalize" and (tuned.epochs or any(tuned.sweep)):
@@ -54,7 +54,7 @@ def measuring_key(config: Config) -> str:
 
 
 def opening_key(config: Config) -> str:
-    """The training key of the run that this run can begin at (LG-FedAvg: FedAvg's), or nothing."""
+    """The training key of the run at whose end this run can begin (for LG-FedAvg: FedAvg's); empty if there is none."""
     earlier = config.method.start.earlier()
     if earlier is None or earlier.rounds:
         return ""
@@ -62,19 +62,19 @@ def opening_key(config: Config) -> str:
 
 
 def finished_runs(root: Path) -> dict[str, Path]:
-    """Training key → the folder of a finished run that others can begin at, for all runs below the root."""
+    """Training key → folder of a finished run at which others can begin, for all runs below the root."""
     found: dict[str, Path] = {}
     for path in sorted(root.glob("*/*/result.json")):
         try:
             if (path.parent / "checkpoints").is_dir() and Result.read(path.parent).ok:
                 found.setdefault(training_key(Config.load(path.parent / "config.toml")), path.parent)
-        except TorsoError:  # a run of another version: no run can begin at it
+        except TorsoError:  # made by another version: no run can begin at it
             continue
     return found
 
 
 def begin_at(donor: Path, config: Config, out: Path) -> None:
-    """Make `out` a run of `config` with the rounds of the donor; resume it to do the rest."""
+    """Make `out` a run of `config` that has done the donor's rounds. To do the rest, resume it."""
     folder = RunFolder.check(out, config, resume=False)
     folder.create()
     if (donor / DATA).exists():  # the rounds so far were trained on these data
@@ -87,7 +87,7 @@ def begin_at(donor: Path, config: Config, out: Path) -> None:
 
 
 def thin(folders: Iterable[Path], above: int | None = None) -> None:
-    """Delete the checkpoints of finished runs that have more than `above` bytes (default: 256 MiB), to save disk
+    """Delete the checkpoints of these finished runs that have more than `above` bytes (default: 256 MiB), to save disk
     space."""
     most = _LARGE if above is None else above
     for folder in folders:

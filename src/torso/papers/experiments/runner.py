@@ -1,4 +1,4 @@
-"""Run many configs, each in its folder: a finished run is read, and runs with the same rounds train once."""
+"""Run many configs, each in its folder. A finished run is read instead, and runs with the same rounds train once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torso.runs.events import Listener, Stop
 
 
 class NamedConfig(Protocol):
-    """A config and the name of its folder."""
+    """A protocol: a config, and the name of its run folder."""
 
     @property
     def name(self) -> str: ...
@@ -31,13 +31,14 @@ class NamedConfig(Protocol):
 
 
 class BatchListener(Listener):
-    """A listener of many runs: it is told how many are to come."""
+    """A listener of many runs, which learns in advance how many there are."""
 
     def expect(self, title: str, runs: int, rounds: int, done: int) -> None:
-        """So many runs with so many rounds are to come; `done` runs were finished before."""
+        """Before the first run: `runs` runs with `rounds` rounds in all will follow; `done` were finished before."""
 
 
 def announce(listener: Listener | None, title: str, runs: int, rounds: int, done: int) -> None:
+    """Call `expect` of a BatchListener, if there are runs."""
     if runs and isinstance(listener, BatchListener):
         listener.expect(title, runs, rounds, done)
 
@@ -53,11 +54,12 @@ def run_all(
     stop: Stop | None,
     crew: Crew | None = None,
 ) -> Generator[tuple[P, Result | Exception], None, None]:
-    """Run them below the folder and yield each with its result as it ends. A run that breaks does not end the others.
+    """Run the configs below the folder, and yield each with its result as it ends. A run that breaks does not end the
+    others.
 
     Results have no models: a caller that keeps all of them would keep the data of every run in memory.
 
-    `known`: training key → a finished run to begin at (`finished_runs`); runs that finish here are added."""
+    `known`: training key → folder of a finished run to begin at (`finished_runs`). Runs that finish here are added."""
     for wave in waves(waiting, folder, known):
         configs, places = [run.config for run in wave], [folder / run.name for run in wave]
         ends = run_together(configs, places, listener=listener, stop=stop, after=note_machine, crew=crew)
@@ -69,7 +71,7 @@ def run_all(
 
 
 def _check(result: Result | Exception, run: NamedConfig) -> None:
-    """Raise what is wrong with the request or with the device: that ends all runs."""
+    """Raise an error of the request or of the device: it ends all runs."""
     if isinstance(result, torch.OutOfMemoryError | MemoryError):
         raise RequestError(
             f"{run.name} does not fit into the memory of the device ({str(result).splitlines()[0]}). Fewer clients at "
@@ -82,7 +84,7 @@ def _check(result: Result | Exception, run: NamedConfig) -> None:
 
 
 def finished(config: Config, folder: Path) -> Result | None:
-    """The result of a run, or None where it is not finished; raises RequestError where the folder holds another run."""
+    """The result of a run, or None if it is not finished. Raises a RequestError if the folder holds another run."""
     if not (folder / "config.toml").exists():
         RunFolder.check(folder, config, resume=False)
         return None
@@ -91,8 +93,8 @@ def finished(config: Config, folder: Path) -> Result | None:
 
 
 def waves(waiting: Sequence[P], folder: Path, known: dict[str, Path]) -> Iterator[list[P]]:
-    """Runs in the order in which they can begin: first those that train from the start, then those that begin at the
-    end of another."""
+    """The runs in groups, in the order in which they can begin: first those that train from the start, then those that
+    begin at the end of another."""
     left = {run.name: run for run in waiting}
     keys = {run.name: training_key(run.config) for run in waiting}
     opens = {run.name: opening_key(run.config) for run in waiting}

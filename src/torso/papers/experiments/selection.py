@@ -1,4 +1,4 @@
-"""`--only 'shards=2,method=fedbabu|fedavg'`: select a part of a table or of the leaderboard."""
+"""The option --only: select a part of a table or of the leaderboard, as in `shards=2,method=fedbabu|fedavg`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 def select(only: str, items: Sequence[T], values: Callable[[T, str], tuple[Any, ...]], of: str, keys: str) -> list[int]:
-    """Places of the items that meet every condition. `values`: the values of an item that a condition on a key may
-    name.
+    """The places of the items that meet every condition of `only`.
 
-    `of` and `keys` are words for the messages: what the items belong to, and which keys they have."""
+    `values`: the values of an item that a condition on a key may name. `of`, `keys`: words for error messages: what
+    the items belong to, and which keys they have."""
     kept = list(range(len(items)))
     for condition in filter(None, (part.strip() for part in only.split(","))):
         key, equals, said = (word.strip() for word in condition.partition("="))

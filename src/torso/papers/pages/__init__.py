@@ -1,1 +1,1 @@
-"""What a reader sees of tables and leaderboard: Markdown pages in docs/, tables on the terminal."""
+"""Text for readers: the generated Markdown pages and pictures in docs/, and the tables that the commands print."""

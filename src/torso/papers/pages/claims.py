@@ -1,4 +1,4 @@
-"""docs/reproduction/claims.md: the papers' claims, the verdict on each, and how many pairs it comes from."""
+"""docs/reproduction/claims.md: the papers' claims, the verdict on each, and the number of pairs behind the verdict."""
 
 from __future__ import annotations
 
@@ -13,48 +13,50 @@ from torso.report.summary import counted
 
 _HEAD = """# Do the papers' claims hold?
 
-A claim says that one number is larger than another, in each setting of some tables: so many pairs of numbers. We \
-have run some of the pairs. [The verdicts](#what-the-verdicts-mean) are explained below the tables.
+A claim says that one number is larger than another in every setting of some tables. So a claim is about several pairs \
+of numbers, and we have run some of them. [The verdicts](#what-the-verdicts-mean) are explained below the tables.
 """
 _WORDS = """## What the verdicts mean
 
-The claims are in our words (`src/torso/papers/tables/claims.toml`), and `python -m torso.papers.docs` makes this \
-page. If the paper's number of a method came from a mistake, ours is of the method as it was meant. A pair that \
-stands in two tables counts twice, as it does in the paper, though we may have run it once.
+The claims are in our words (`src/torso/papers/tables/claims.toml`). If a mistake in the paper's code made the paper's \
+number of a method, ours is of the method as it was meant. A pair that appears in two tables counts twice, as in the \
+paper, even if we ran it once.
 
-- **Holds**: the claim is true in a large enough share of the pairs, and no more pairs are clearly against it than \
-the paper itself has exceptions. The share is that of the claim's words (at least half), but never more than the \
+- **Holds**: the claim is true in enough of the pairs, and no more pairs are clearly against it than the paper itself \
+has exceptions. Enough is the share that the claim's words demand, and at least half; but it is never more than the \
 paper's own numbers reach in the same pairs.
-- **Holds in part**: true in half of the pairs or more, and no more pairs are clearly against it than clearly for \
-it.
-- **Does not hold**: otherwise.
-- **So far**: less than half of the paper's pairs have been run with two or more seeds (*one seed*: none has; *few \
-pairs*: less than half have been run at all). A verdict from one seed shows a direction, not that it is more than \
-chance.
-- **Plain draw**: the pairs are second lines, whose clients are dealt by a Dirichlet draw alone. The first lines have \
-the split of the author's code, and fewer of their pairs have been run.
-- **Mirrored only**: the pairs are second lines, whose images are mirrored and not cropped. Fewer pairs of the first \
-lines, which crop, have been run.
-- **Another body**: the paper's pairs need a body that cannot be had here. The claim is judged by pairs of our own \
+- **Holds in part**: the claim is true in enough of the pairs, but more pairs are clearly against it. Or it is true in \
+at least half of the pairs, and no more pairs are clearly against it than clearly for it.
+- **Does not hold**: all other cases.
+- **So far**: less than half of the paper's pairs have been run with two or more seeds. *One seed*: none has. *Few \
+pairs*: less than half have been run at all. A verdict from one seed shows a direction, which may be chance.
+- **Plain draw**: the pairs come from this variant, in which clients are dealt by a Dirichlet draw alone. The main \
+runs deal them as the author's code does, and fewer of their pairs have been run.
+- **Mirrored only**: the pairs come from this variant, in which images are mirrored and not cropped. The main runs \
+also crop, and fewer of their pairs have been run.
+- **Another body**: the paper's pairs need a body that is not available here. The claim is judged by pairs of our own \
 settings, all with one body: [bodies trained elsewhere](../pretrained.md).
 
-The other words:
+Two more words of the tables:
 
-- **Clearly**: beyond Student's 95 % interval of the difference of two means over seeds (Welch; with three seeds on \
-either side, about 2.8 standard errors). A pair with one seed is never clear. Among many pairs, one in forty is \
-clear on one side by chance alone. Two methods are compared over the seeds that both have.
-- **Diverged**: a method that diverged at any seed loses the pair, here and in the paper's numbers. If both \
-diverged, the claim is not met. The mean leaves such pairs out. A method may diverge here because the paper found \
-other rates for it, so the table says how many pairs are met only because the other side diverged.
+- **Clearly**: the difference of two means over seeds lies outside Student's 95 % interval (Welch; with three seeds on \
+either side, about 2.8 standard errors). Two methods are compared over the seeds that both have. A pair with one seed \
+is never clear. By chance alone, one pair in forty is clear on one side.
+- **Diverged**: a method that diverged at any seed loses the pair, in ours and in the paper's numbers. If both methods \
+diverged, the claim is not met. The mean leaves these pairs out. A method may diverge here because the paper found \
+other rates for it, so the table counts the pairs that are met only because the other side diverged.
+
+`python -m torso.papers.docs` makes this page.
 """
 
 
 def verdicts(tables: Mapping[str, Sequence[Answer]]) -> list[Verdict]:
+    """The verdict on every claim."""
     return [judge(claim, tables) for claim in claims()]
 
 
 def page(tables: Mapping[str, Sequence[Answer]]) -> str:
-    """The text of claims.md. `tables`: the answers of every table, run or not."""
+    """The text of claims.md. `tables`: the answers of every table, whether it has been run or not."""
     found = verdicts(tables)
     lines = [_HEAD, summed(found), ""]
     for paper in dict.fromkeys(verdict.claim.paper for verdict in found):
@@ -82,17 +84,23 @@ def _table(name: str, verdict: Verdict) -> str:
 
 
 def _run(verdict: Verdict) -> str:
-    """6 of 12: 4 with 1 seed, 2 with 3 seeds; nothing yet of MTL."""
+    """The number of pairs that have been run: `6 of 12 (4 with 1 seed, 2 with 3 seeds); nothing yet of MTL`."""
     by_seeds = sorted(verdict.ours.seeds.items())
-    each = [f"{count} with {counted(seeds, 'seed')}" for seeds, count in by_seeds]
-    if len(each) == 1:
+    if len(by_seeds) == 1:
         each = [counted(by_seeds[0][0], "seed")]
+    else:
+        each = [f"{count} with {counted(seeds, 'seed')}" for seeds, count in by_seeds]
     where = " of our own" if verdict.elsewhere else f" of {verdict.published.there}"
-    said = f"{verdict.ours.there}{where}" + f" ({', '.join(each)})" * bool(each)
-    return said + f"; nothing yet of {', '.join(verdict.missing)}" * bool(verdict.missing)
+    text = f"{verdict.ours.there}{where}"
+    if each:
+        text += f" ({', '.join(each)})"
+    if verdict.missing:
+        text += f"; nothing yet of {', '.join(verdict.missing)}"
+    return text
 
 
 def _met(found: Tally) -> str:
+    """In how many pairs the claim is true, and the mean difference: `9 of 9, mean +4.0`."""
     if not found.there:
         return "–"
     mean = "" if found.diverged == found.there else f", mean {found.mean:+.1f}"
@@ -100,6 +108,7 @@ def _met(found: Tally) -> str:
 
 
 def _beside(found: Tally) -> str:
+    """How many pairs are clear or were decided by divergence, in brackets; empty if none is."""
     counts = {
         "clearly": found.clear,
         "clearly against": found.against,

@@ -1,4 +1,5 @@
-"""The pictures of docs/pretrained.md: accuracy over rounds, bytes and forward passes; accuracy by setting."""
+"""The pictures of docs/pretrained.md and docs/privacy.md: accuracy over rounds, bytes and forward passes, and accuracy
+by setting."""
 
 from __future__ import annotations
 
@@ -18,23 +19,24 @@ _HIGH, _GAP = 200.0, 74.0
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of one method: round, megabytes, forward passes; accuracy: mean, least and most over seeds."""
+    """The measurements of one method during training: what each one cost, and the accuracy over seeds."""
 
     label: str
-    place: int
-    points: Sequence[tuple[float, float, float]]
-    mean: Sequence[float]
+    place: int  # among the methods: decides colour and dashes
+    points: Sequence[tuple[float, float, float]]  # round, megabytes, forward passes
+    mean: Sequence[float]  # accuracy in %, over seeds
     low: Sequence[float]
     high: Sequence[float]
 
 
 def curve(label: str, place: int, record: Record, opening: Record | None = None) -> Curve | None:
-    """The course of a cell over the seeds that did not diverge. `opening`: the cell that this one begins at (class
-    means), as its round 0."""
+    """The curve of a cell over the seeds that did not diverge; None if no seed has one.
+
+    `opening`: the cell at whose end this one begins (class means); its last measurement becomes round 0."""
     by_seed = {seed: run["history"] for seed, run in record["runs"].items() if run["status"] == "ok" and run["history"]}
-    first = opening["runs"] if opening is not None else {}
-    if by_seed.keys() <= first.keys():
-        by_seed = {seed: [*first[seed]["history"][-1:], *run] for seed, run in by_seed.items()}
+    earlier = opening["runs"] if opening is not None else {}
+    if by_seed.keys() <= earlier.keys():
+        by_seed = {seed: [*earlier[seed]["history"][-1:], *run] for seed, run in by_seed.items()}
     runs = list(by_seed.values())
     if not runs:
         return None
@@ -51,15 +53,15 @@ def curve(label: str, place: int, record: Record, opening: Record | None = None)
 
 
 def over_everything(curves: Sequence[Curve], about: str) -> str:
-    """Three panels, one below the other: accuracy over rounds, over megabytes and over forward passes."""
-    kept: Sequence[tuple[str, int, Callable[[float], float]]] = (
+    """An svg with three panels, one below the other: accuracy over rounds, megabytes and forward passes."""
+    across: Sequence[tuple[str, int, Callable[[float], float]]] = (
         ("rounds", 0, float),
         ("megabytes, both directions", 1, math.log10),
         ("forward passes of one sample", 2, math.log10),
     )
     panels = [
         _panel(curves, 30 + number * (_HIGH + _GAP), label, [[scale(p[axis]) for p in c.points] for c in curves], axis)
-        for number, (label, axis, scale) in enumerate(kept)
+        for number, (label, axis, scale) in enumerate(across)
     ]
     return _file(Plot(30 + len(panels) * (_HIGH + _GAP), panels), about)
 
@@ -67,7 +69,8 @@ def over_everything(curves: Sequence[Curve], about: str) -> str:
 def _panel(curves: Sequence[Curve], top: float, label: str, xs: Sequence[Sequence[float]], axis: int) -> Panel:
     every = [x for one in xs for x in one]
     low, high = min(every), max(every)
-    low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
     named = None if axis == 0 else _powers(low, high)
     right = WIDTH - room_for(one.label for one in curves)
     panel = Panel(
@@ -87,7 +90,7 @@ def _panel(curves: Sequence[Curve], top: float, label: str, xs: Sequence[Sequenc
 
 
 def _powers(low: float, high: float) -> tuple[tuple[float, str], ...]:
-    """Ticks of a logarithmic scale: powers of ten, with twos and fives between where there are few of them."""
+    """Ticks of a logarithmic scale: powers of ten, and twos and fives between them if there are few powers."""
     powers = range(math.floor(low), math.ceil(high) + 1)
     factors = (1,) if high - low > 2 else (1, 2, 5)
     at = [math.log10(factor) + power for power in powers for factor in factors]
@@ -96,7 +99,7 @@ def _powers(low: float, high: float) -> tuple[tuple[float, str], ...]:
 
 def _draw(panel: Panel, one: Curve, xs: Sequence[float]) -> None:
     role, points = series_role(one.place), list(zip(xs, one.mean, strict=True))
-    if len(points) == 1:  # it stays where it is
+    if len(points) == 1:  # a method without rounds: a dot, and a thin line at its accuracy
         panel.add(Line([points[0], (panel.xs[1], one.mean[0])], role, 1, (1.5, 2.5)))
         panel.add(Dots([(*points[0], f"{one.label}: {one.mean[0]:.1f}")], role, 3.6, 1))
         return
@@ -111,7 +114,10 @@ def by_setting(
     about: str,
     across: str,
 ) -> str:
-    """Accuracy of each method (one value for each setting, each with its seeds) over settings in a row."""
+    """An svg with the accuracy of each method over settings.
+
+    `values`: label of a method → for each setting the values of its seeds. `places`: of the methods, for colours and
+    dashes. `names`: of the settings."""
     means = {label: [fmean(seeds) if seeds else math.nan for seeds in found] for label, found in values.items()}
     panel = Panel(
         *(40, 30, WIDTH - room_for(values), 30 + 1.3 * _HIGH, (-0.15, len(names) - 0.85)),

@@ -36,22 +36,27 @@ from torso.report.summary import listed
 PAGE, PICTURE = "leaderboard.md", "leaderboard.svg"
 ABOUT = "Personal against generic accuracy of every method, in every setting"
 Rows = Sequence[Mapping[str, Any]]
-MEANS = "Places are given by means, and many means do not differ clearly."
+MEANS = "A place compares means, and many means do not differ clearly."
 NOTHING = "**No results yet.** Nothing of the board has been run."
 
-LEGEND = (
-    "In the tables below: accuracy in %, mean ± standard deviation over seeds, best personal accuracy first. To best: "
-    "difference to the best known method (new combinations of the search left out), paired by seed, with its standard "
-    "error; with three seeds a difference is clear above 4.3 standard errors. Personal: "
-    "the client's own model on its own test data. Generic: one model on the whole test set. New client: clients that "
-    "never trained, after and before they train for themselves. Worst tenth: the mean of the worst tenth of the "
-    "clients, with their own models. MB: both directions, the whole run. Passes: forward passes of one sample."
-)
+LEGEND = [
+    "How to read the tables below. Accuracy is in %, mean ± standard deviation over seeds. The best personal accuracy "
+    "comes first.",
+    "",
+    "- **personal**: the client's own model on its own test data.",
+    "- **generic**: one model on the whole test set.",
+    "- **to best**: the difference to the best known method, paired by seed, with its standard error. With three seeds "
+    "a difference is clear above 4.3 standard errors. Combinations that the search found are not known methods.",
+    "- **new client**: clients that never trained, after and before they train for themselves.",
+    "- **worst tenth**: the mean of the worst tenth of the clients, with their own models.",
+    "- **MB**: bytes of the whole run, in both directions. **passes**: forward passes of one sample.",
+]
 
 
 def collect(out: Path, file: Path = FILE) -> bool:
-    """Add the board and the search below `out` to the published one: a row that has been run replaces the old one.
-    False where there is nothing below `out`."""
+    """Add the board and the search below `out` to the published ones: a row that has been run replaces the old one.
+
+    Returns False if there is nothing below `out`."""
     path = out / NAME / BOARD
     found = read_found(out / NAME)
     if not path.is_file() and not found:
@@ -65,6 +70,7 @@ def collect(out: Path, file: Path = FILE) -> bool:
 
 
 def page(data: Mapping[str, Any], board: Board | None = None) -> str:
+    """The text of the page. `data`: the published board and search (`board/published.py`)."""
     board = board or load()
     found = data["search"]
     every = [*data["board"], *_not_run(data["board"], board)]
@@ -96,22 +102,24 @@ def page(data: Mapping[str, Any], board: Board | None = None) -> str:
 
 
 def _more(rows: Rows) -> list[str]:
-    """A line on the settings beside the others that have numbers."""
+    """A line on the separate settings that have numbers."""
     names = dict.fromkeys(f"[{row['setting']}](#{row['setting']})" for row in judged(rows))
-    return [f"- **Beside these**, with another network and other rounds: {listed(list(names))}."] if names else []
+    return [f"- **Separate**, with another network and other rounds: {listed(list(names))}."] if names else []
 
 
 def _glance(rows: Rows, board: Board) -> list[str]:
-    """The picture, and one sentence or two for each setting."""
+    """The section with the picture and a few sentences on each setting."""
     return [
         "## At a glance",
         "",
         f"![{ABOUT}]({PICTURE})",
         "",
-        "A dot is a method; its area grows with the bytes that it sends. Orange: found by the search. Names: FedAvg, "
-        "the best, and who is among the best in both accuracies. Methods far below are not drawn.",
+        "Each dot is a method. Its area grows with the bytes that the method sends. Orange dots were found by the "
+        "search. Names stand at FedAvg, the best methods, and those that are among the best in both accuracies. "
+        "Methods far below are not drawn.",
         "",
-        "*Level* with the best, or *among the best*: the 95 % interval of the difference over seeds contains zero.",
+        "A method is *level* with the best, or *among the best*, if the 95 % interval of the difference over seeds "
+        "contains zero.",
         "",
         *(f"- {sentence(setting, there)}" for setting, there in _by_setting(rows, board).items()),
         "",
@@ -119,26 +127,27 @@ def _glance(rows: Rows, board: Board) -> list[str]:
 
 
 def _by_setting(rows: Rows, board: Board) -> dict[str, Rows]:
-    """The settings in which somebody is judged, those beside the others last."""
+    """Setting → its rows, for the settings in which a method has finished; separate settings last."""
     found = {name: in_setting(rows, name) for name in (*board.settings, *board.later)}
     return {name: there for name, there in found.items() if judged(there)}
 
 
 def _not_run(rows: Rows, board: Board) -> list[Mapping[str, Any]]:
-    """Rows for methods of leaderboard.toml that are not published yet, so that a reader sees they are missing."""
+    """Empty rows for methods of leaderboard.toml that are not published yet, so that readers see what is missing."""
     there = {key_of(row) for row in rows}
     waiting = [(setting, entry) for entry in presets(board) for setting in board.settings]
     return [empty_row(setting, entry) for setting, entry in waiting if (setting, entry.name) not in there]
 
 
 def _results(rows: Rows, board: Board) -> list[str]:
+    """The sections on the best methods, on the places over all settings, and on each setting."""
     settings = list(_by_setting(rows, board))
     usual = usual_machine(rows)
     odd = {str(row["method"]) for row in rows if mark(row, usual)}
     said = [*winners(rows, settings), "## Over all settings", ""]
     places = overall(rows, settings)
     if places:
-        said += [f"Mean place over {listed(settings)}, 1 the best; by the sum of the three. {MEANS}", ""]
+        said += [f"The mean place over {listed(settings)}; 1 is the best. Sorted by the sum of the three. {MEANS}", ""]
         table: list[dict[str, object]] = [
             {"method": name_of(row) + " †" * (row["method"] in odd), **{TITLES[c]: f"{row[c]:g}" for c in RANKED}}
             for row in places
@@ -148,8 +157,8 @@ def _results(rows: Rows, board: Board) -> list[str]:
     missing = list(dict.fromkeys(str(row["method"]) for row in rows if row["method"] not in whole))
     if missing:
         said += [f"Without a place in one of these settings: {', '.join(missing)}.", ""]
-    others = f" †: not of {usual}, as the others are, but of {listed(_elsewhere(rows, usual))}." if odd else ""
-    said += [LEGEND + others, ""]
+    others = [f"- **†**: run on {listed(_elsewhere(rows, usual))}. The other rows ran on {usual}."] if odd else []
+    said += [*LEGEND, *others, ""]
     for setting in settings:
         there = in_setting(rows, setting)
         lines = [{**line(row, there), "method": name_of(row) + mark(row, usual)} for row in there]
@@ -158,13 +167,13 @@ def _results(rows: Rows, board: Board) -> list[str]:
 
 
 def _beside(rows: Rows, board: Board) -> list[str]:
-    """The tables of settings that have no part in the places over all, and which methods have no number there."""
+    """The sections on separate settings, which do not count in the places over all settings."""
     said: list[str] = []
     for setting, there in _by_setting(rows, board).items():
         about, measured = board.later[setting], {str(row["method"]) for row in judged(there)}
         missing = [entry.name for entry in later_presets(board, setting) if entry.name not in measured]
         left = [f"{name}: {why}" for name, why in about.without.items()]
-        said += [f"## {setting}", "", f"{about.why} It has no part in the places over all settings.", ""]
+        said += [f"## {setting}", "", f"{about.why} This setting does not count in the places over all settings.", ""]
         said += [f"Without a number here: {', '.join(missing)}.", ""] if missing else []
         said += [f"Cannot compete here: {'; '.join(left)}.", ""] if left else []
         said += [markdown([{**line(row, there), "method": name_of(row)} for row in there]), ""]
@@ -172,25 +181,31 @@ def _beside(rows: Rows, board: Board) -> list[str]:
 
 
 def _elsewhere(rows: Rows, usual: str) -> list[str]:
-    """The machines and precisions of rows that did not run on the usual one."""
+    """The machines and precisions of the rows that did not run on the usual machine."""
     return list(dict.fromkeys(where(row) for row in rows if mark(row, usual)))
 
 
 def _search(found: Mapping[str, Any], board: Board) -> list[str]:
+    """The section on the search for new combinations."""
     said = ["## What was tried in the search", ""]
     axes = [" × ".join("/".join(choices) for choices in space.axes.values()) for space in board.search.spaces]
     said += [
-        f"Combinations of axes, on validation data alone, in {listed(board.search.settings)}: {'; '.join(axes)}, each "
-        "with the whole grid. A combination is known where a preset makes the same choices, whatever their numbers and "
-        f"however the client's own model is made. The best {board.search.best} that are not known are entered into the "
-        "board. Test data have no part in it.",
+        f"The search tries combinations of choices in {listed(board.search.settings)}, on validation data alone and "
+        f"each with the whole grid: {'; '.join(axes)}. A combination is known if a preset makes the same choices. "
+        "Their numbers (μ, hidden units) and the way in which clients get their own models may differ. The best "
+        f"{board.search.best} combinations that are not known enter the board. The search does not see test data.",
         "",
     ]
     if not found:
         return [*said, "The search has not been run yet.", ""]
     if not found["complete"]:
-        said += [f"The search is not complete ({found['left']} are left), so that nothing is entered yet.", ""]
-    said += ["Cells: generic + personalised accuracy at the best point of the grid.", "", markdown(searched(found)), ""]
+        said += [f"The search is not complete ({found['left']} are left), so nothing has entered the board yet.", ""]
+    said += [
+        "A cell is generic + personalised accuracy at the best point of the grid, on validation data.",
+        "",
+        markdown(searched(found)),
+        "",
+    ]
     said += [f"- refused: {one['method']}: {one['why']}" for one in found["refused"]]
     return [*said, ""] if found["refused"] else said
 
@@ -202,10 +217,11 @@ def _choices(rows: Rows, board: Board) -> list[str]:
     said = [
         "## The grid, and what was chosen",
         "",
-        f"{grid}. At seed 0, with a share of {board.validation:g} of every client's training samples held out, the "
-        f"point with the largest sum of {listed([f'{name} accuracy' for name in CHOOSES])} on the held-out samples; a "
-        "run that diverged counts as 0. A rate that a method does not use is not tried. Where the best point has a "
-        f"neighbour that was not tried (beyond the grid: {beyond or 'nothing'}), that is tried too, until it has none.",
+        f"The grid: {grid}. Rates are chosen at seed 0, with a share of {board.validation:g} of every client's "
+        f"training samples held out. The best point has the largest sum of "
+        f"{listed([f'{name} accuracy' for name in CHOOSES])} on the held-out samples. A run that diverged counts as 0. "
+        "A rate that a method does not use is not tried. If the best point has a neighbour that was not tried, the "
+        f"neighbour is tried too, until there is none (beyond the grid: {beyond or 'nothing'}).",
         "",
     ]
     chosen: dict[str, dict[str, str]] = {}
@@ -227,10 +243,14 @@ def _spoken(values: Sequence[float]) -> str:
 
 
 def _edges(rows: Rows, board: Board) -> list[str]:
+    """A list of rates that should still be tried."""
     waiting = _untried(rows, board)
     if not waiting:
         return []
-    legend = "**Not tried yet**, though it is a neighbour of the best (in so many settings); places may change with it:"
+    legend = (
+        "**Not tried yet**, though it is a neighbour of the best rate (in brackets: in how many settings). Places may "
+        "change with it:"
+    )
     said = [
         f"- {key} {value:g} for {', '.join(f'{name} ({count})' for name, count in methods.items())}"
         for (key, value), methods in sorted(waiting.items())
@@ -249,13 +269,13 @@ def _untried(rows: Rows, board: Board) -> dict[tuple[str, float], dict[str, int]
 
 
 def _rules(board: Board, run: Collection[str]) -> list[str]:
-    """The sections on settings and methods, on methods that are left out, and on caveats."""
+    """The section on settings, competing methods and those left out, and the section on caveats."""
     settings = [f"- `{name}`: {', '.join(f'`{text}`' for text in sets)}" for name, sets in board.settings.items()]
     besides = [
         f"- `{name}` with {', '.join(f'`{text}`' for text in sets)}" for name, sets in board.entries.items() if sets
     ]
     later = [
-        f"- `{name}` ({'beside the others' if name in run else 'defined, not run'}): "
+        f"- `{name}` ({'separate' if name in run else 'defined, not run'}): "
         f"{', '.join(f'`{text}`' for text in one.sets)}. Also with {', '.join(one.entries)}. {one.why} "
         f"`torso leaderboard --only setting={name}` runs it."
         for name, one in board.later.items()
@@ -267,7 +287,7 @@ def _rules(board: Board, run: Collection[str]) -> list[str]:
         *settings,
         *later,
         "",
-        f"{len(board.entries)} presets compete; some with more than their name:",
+        f"{len(board.entries)} presets compete. These have settings besides their name:",
         "",
         *besides,
         "",
@@ -287,9 +307,9 @@ def _made(run: Rows) -> list[str]:
     said = [
         "## Put your own method beside these",
         "",
-        "Write the method in a file ([how](extending.md)) and name the file. The printed table has its row and, "
-        "marked with °, the published rows around it, the first five and FedAvg; `--json` prints them all. Differences "
-        "are paired by seed, since clients, initial weights and participants are the same.",
+        "Write the method in a file ([how](extending.md)) and name the file. The printed table has its row. It also "
+        "has published rows, marked with °: the rows around yours, the first five and FedAvg. `--json` prints all "
+        "rows. Differences are paired by seed, since clients, initial weights and participants are the same.",
         "",
         "<!-- not run: needs an accelerator -->",
         "```console",
@@ -311,8 +331,8 @@ def _made(run: Rows) -> list[str]:
         "$ python -m torso.papers.docs runs/papers                        # this page",
         "```",
         "",
-        "With `--go-on` the published runs of the same config count as run, on any machine: only new methods and "
-        "untried neighbours of the best rates are run.",
+        "With `--go-on` a published run of the same config counts as run, whatever its machine. Then only new methods "
+        "and untried neighbours of the best rates are run.",
         "",
     ]
     if not run:
@@ -324,6 +344,7 @@ def _made(run: Rows) -> list[str]:
 
 
 def write(folder: Path) -> None:
+    """Write the page and its picture."""
     data, board = read(), load()
     (folder / PAGE).write_text(page(data, board), encoding="utf-8")
     if there := _by_setting(data["board"], board):

@@ -16,7 +16,7 @@ _HIGH, _GAP, _ROW, _LETTERS = 170.0, 44.0, 62.0, 9.0
 
 
 def picture(settings: Mapping[str, Sequence[Row]], about: str) -> str:
-    """Two panels in a row."""
+    """The svg: a panel for each setting, two in a row."""
     wide = (WIDTH - 40 - _GAP - 4) / 2
     plot = Plot(28 + math.ceil(len(settings) / 2) * (_HIGH + _ROW))
     for number, (setting, rows) in enumerate(settings.items()):
@@ -26,7 +26,7 @@ def picture(settings: Mapping[str, Sequence[Row]], about: str) -> str:
 
 
 def shown(rows: Sequence[Row]) -> list[Row]:
-    """The rows near enough to the best of both accuracies to be drawn, small ones last: they lie above."""
+    """The rows that are drawn: near enough to the best in both accuracies. Small dots come last, so they lie on top."""
     best = {column: max(float(row[column]["mean"]) for row in judged(rows)) for column in BOTH}
     near = [row for row in judged(rows) if all(row[c]["mean"] >= best[c] - REACH[c] for c in BOTH)]
     return sorted(near, key=lambda row: -float(row["megabytes"]["mean"]))
@@ -38,34 +38,44 @@ def _panel(setting: str, rows: Sequence[Row], place: tuple[float, float, float, 
     panel = Panel(*place, xs, ys, across=Axis("generic, %", 4), up=Axis(about=4), title=f"{setting}: personal, %")
     named = _named(rows)
     for row in near:
-        role = "s1" if row["new"] else "s2" if row["method"] == FIRST else "s0" if row["method"] in named else "muted"
-        x, y, size = float(row["generic"]["mean"]), float(row["personal"]["mean"]), float(row["megabytes"]["mean"])
-        told = f"{row['method']}: personal {y:.1f}, generic {x:.1f}, {size:,.0f} MB"
-        panel.add(Dots([(x, y, told)], role, _radius(size), 0.6))
+        x, y = float(row["generic"]["mean"]), float(row["personal"]["mean"])
+        megabytes = float(row["megabytes"]["mean"])
+        tooltip = f"{row['method']}: personal {y:.1f}, generic {x:.1f}, {megabytes:,.0f} MB"
+        panel.add(Dots([(x, y, tooltip)], _colour(row, named), _radius(megabytes), 0.6))
     _write_names(panel, [row for row in near if str(row["method"]) in named])
     return panel
 
 
+def _colour(row: Row, named: set[str]) -> str:
+    """The role of a dot's colour: found by the search, FedAvg, other named methods, the rest."""
+    if row["new"]:
+        return "s1"
+    if row["method"] == FIRST:
+        return "s2"
+    return "s0" if row["method"] in named else "muted"
+
+
 def _span(values: Sequence[float]) -> tuple[float, float]:
+    """The range of an axis, with some air on both sides."""
     low, high = min(values), max(values)
     air = 0.08 * max(high - low, 1.0)
     return low - air, high + air
 
 
 def _radius(megabytes: float) -> float:
-    """The area grows with the bytes; who sends nothing is a small dot."""
+    """The radius of a dot: its area grows with the bytes, and a method that sends nothing has a small dot."""
     return min(1.6 + 0.12 * math.sqrt(megabytes), 7.0)
 
 
 def _named(rows: Sequence[Row]) -> set[str]:
-    """FedAvg, the best of each accuracy, and who is among the best in both."""
+    """The methods whose names are written: FedAvg, the best of each accuracy, and those among the best in both."""
     best = [level_with_best(rows, column) for column in BOTH]
     level = set.intersection(*({str(one["method"]), *(str(row["method"]) for row in others)} for one, others in best))
     return {FIRST, *(str(one["method"]) for one, _ in best), *level}
 
 
 def _write_names(panel: Panel, rows: Sequence[Row]) -> None:
-    """Names above, below or beside their dots, where no other name stands; a name without room is left out."""
+    """Write names above, below or beside their dots so that no two overlap. A name without room is left out."""
     taken: list[tuple[float, float, float, float]] = []
     for row in sorted(rows, key=lambda row: -float(row["personal"]["mean"])):
         name = str(row["method"])

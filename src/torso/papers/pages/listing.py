@@ -16,7 +16,8 @@ from torso.papers.tables.settings import REASONS
 
 
 def list_tables(device: str) -> tuple[list[dict[str, Any]], Rate]:
-    """One row per table: data, networks, numbers, runs of one seed, time on this device, what cannot be run and why."""
+    """A row for each table (data, networks, numbers, runs of one seed, time, what cannot be run), and the rate of the
+    device."""
     rate = rate_of(device)
     rows = []
     for name in names():
@@ -62,8 +63,9 @@ def print_tables(rows: list[dict[str, Any]], rate: Rate) -> None:
 
 
 def said_of_rate(rate: Rate) -> str:
+    """A line on how the times were estimated."""
     how = "rates measured at bf16" if rate.known else "one second of steps of conv4, scaled by operations"
     return (
-        f"time: an estimate for one seed on {rate.device} ({how}), within a factor of two where nothing else keeps it "
-        "busy; runs that several tables share train once"
+        f"time: an estimate for one seed on {rate.device} ({how}), within a factor of two if the device has no other "
+        "work; runs that several tables share train once"
     )

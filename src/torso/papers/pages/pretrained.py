@@ -1,4 +1,4 @@
-"""docs/pretrained.md, made from docs/pretrained/*.json: FedNCM's claims on bodies that were trained on other data."""
+"""docs/pretrained.md, made from docs/pretrained/*.json: FedNCM's methods on bodies that were trained on other data."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ from torso.report.docs import table as markdown
 from torso.report.summary import counted
 
 FOLDER, PAGE = "pretrained", "pretrained.md"
-DRAWN = {"FedNCM": 0, "LP": 1, "FT": 2, "FedNCM+FT": 3, "Random": 4}  # in pictures, with their colours
+DRAWN = {"FedNCM": 0, "LP": 1, "FT": 2, "FedNCM+FT": 3, "Random": 4}  # methods in pictures → place of their colour
 THEIRS = ("SqueezeNet", "ResNet18")  # the paper's bodies
 Cells = Mapping[str, Record]
 
 _HEAD = """# Bodies trained elsewhere
 
-FedNCM (Legate et al. 2023) asks how a federation should use a body that was trained on other data. **FedNCM** makes \
-the head from class means, in one exchange. **LP** trains the head alone. **FT** trains everything. **FedNCM+FT** \
-starts FT at FedNCM's head. This page has these methods on real pre-training, beside the paper's numbers. [Do the \
-papers' claims hold?](reproduction/claims.md) has the verdicts.
+FedNCM (Legate et al. 2023) asks how a federation should use a body that was trained on other data. It compares:
+
+- **FedNCM**: makes the head from class means, in one exchange.
+- **LP**: trains the head alone.
+- **FT**: trains everything.
+- **FedNCM+FT**: starts FT at FedNCM's head.
+
+This page has their results with pre-trained bodies, beside the paper's numbers. [Do the papers' claims \
+hold?](reproduction/claims.md) has the verdicts.
 """
 _AGAIN = """## Run it again
 
@@ -39,14 +44,14 @@ $ python -m torso.papers.docs
 ```
 
 The first command runs the blocks of `src/torso/papers/pretrained/pretrained.toml` in their order until time is up. \
-The same command goes on where it ended. Every cell has a json file in `docs/pretrained`: config, rates tried, and for \
-each seed the accuracy over rounds, bytes, forward passes, versions, machine, and the SHA-256 of the data. The second \
-command makes this page from them.
+The same command continues where it stopped. Every method in a setting has a json file in `docs/pretrained`. It has \
+the config, the rates that were tried, and for each seed the accuracy over rounds, bytes, forward passes, versions, \
+machine, and the SHA-256 of the data. The second command makes this page from them.
 """
 
 
 class Page:
-    """The page and its pictures; a part of which nothing has been run is left out."""
+    """The page and its pictures. A section in which nothing has been run is left out."""
 
     def __init__(self, cells: Cells, evidence: Evidence | None = None) -> None:
         self.known = evidence or load()
@@ -81,9 +86,9 @@ class Page:
             return
         yield "## What came out"
         yield ""
-        yield f"Body: {self._networks(settings)}. Accuracy of the one model of all clients on the whole test set, in %:"
-        yield "mean ± standard deviation over seeds. In brackets: the paper's numbers with its bodies, SqueezeNet 1.1 /"
-        yield "ResNet18 (weights: ImageNet, 224×224 pixels)."
+        yield f"Body: {self._networks(settings)}. A cell is the accuracy of the generic model on the whole test set,"
+        yield "in %: mean ± standard deviation over seeds. In brackets: the paper's numbers with its bodies, SqueezeNet"
+        yield "1.1 / ResNet18 (weights: ImageNet, 224×224 pixels)."
         yield ""
         yield markdown(
             [
@@ -99,7 +104,7 @@ class Page:
         yield from self._costs(settings)
 
     def _networks(self, settings: Mapping[str, Setting]) -> str:
-        """The bodies of these settings; random weights are the method's own business."""
+        """The bodies of these settings in words. Bodies with random weights are named only if there are no others."""
         found = [network(cell["config"]) for (at, _), cell in self.cells.items() if at in settings]
         return "; ".join(dict.fromkeys(name for name in found if "random weights" not in name)) or "random weights"
 
@@ -134,8 +139,8 @@ class Page:
                     "forward passes": f"{mean_over_seeds(cell, 'forward_passes'):,.0f}",
                 }
             )
-        yield f"What it costs ({setting.title}; bytes of both directions, all clients; a backward pass counts as two"
-        yield "forward passes; weights that everybody has before the first round are not counted):"
+        yield f"What it costs ({setting.title}). Bytes are of all clients, in both directions, without the weights that"
+        yield "all clients have before the first round. A backward pass counts as two forward passes."
         yield ""
         yield markdown(rows)
         yield ""
@@ -147,14 +152,15 @@ class Page:
             return
         yield "## Accuracy over rounds, bytes and computation"
         yield ""
-        yield "The paper's figure 1. The band is the range over seeds. Class means alone are one point; FedNCM+FT"
-        yield "begins there. Bytes and passes are on a logarithmic scale."
+        yield "This is the paper's figure 1. The band is the range over seeds. Class means alone are one point;"
+        yield "FedNCM+FT begins there. Bytes and passes have a logarithmic scale."
         yield ""
         for name, setting in drawn:
             yield f"![{setting.title}: accuracy over rounds, megabytes and forward passes]({FOLDER}/{name}.svg)"
             yield ""
 
     def _course(self, name: str, setting: Setting) -> bool:
+        """Draw the picture of a setting over rounds. False if no method has more than one point."""
         means = self.cells.get((name, "fedncm"))
         found = [
             curve(self._label(m), DRAWN[label], self.cells[name, m], means if m.startswith("fedncm-") else None)
@@ -167,7 +173,7 @@ class Page:
         return name in self.pictures
 
     def _rows(self, key: str) -> Iterator[str]:
-        """The paper's figures 3 and 4: accuracy by heterogeneity, and by local epochs."""
+        """The section that is one of the paper's figures 2 to 4: accuracy by a key of the settings."""
         figure, title, words = {
             "alpha": (3, "Heterogeneity", "α (small: clients have few classes)"),
             "local_epochs": (4, "Local epochs", "local epochs"),
@@ -182,7 +188,7 @@ class Page:
             return
         yield f"## {title}"
         yield ""
-        yield f"The paper's figure {figure}."
+        yield f"This is the paper's figure {figure}."
         yield ""
         for group in chosen:
             name = f"{key.replace('_', '-')}-{next(iter(group)).partition('-')[0]}"
@@ -191,7 +197,7 @@ class Page:
             yield ""
 
     def _compared(self, group: Mapping[str, Setting]) -> bool:
-        """Whether a method that is drawn has been run in two of the settings."""
+        """Whether a method of the pictures has been run in two of the settings."""
         methods = [m for m in self._methods(group) if self._label(m) in DRAWN]
         return any(sum((name, m) in self.cells for name in group) > 1 for m in methods)
 
@@ -210,7 +216,7 @@ class Page:
         if not settings:
             return
         yield from list(self._rows("per_class")) or ["## Few texts", ""]
-        yield "The paper has a figure and no numbers. Its encoder is DistilBERT; ours is a sentence encoder, MiniLM-L6."
+        yield "The paper gives no numbers for it. Its encoder is DistilBERT; ours is a sentence encoder, MiniLM-L6."
         yield ""
         rows: list[dict[str, object]] = [
             {"method": self._label(m), **{s.title: self._cell(n, m) for n, s in settings.items()}}
@@ -227,9 +233,9 @@ class Page:
         words = {"generic": "generic", "personalized": "personal", "new_before": "new client", "new_after": "…, tuned"}
         yield "## Where the body comes from"
         yield ""
-        yield "The clients have half of CIFAR-100. The body begins at random weights, at a training on the other half,"
-        yield "or at ImageNet. Generic: one model on the whole test set. Personal: the client's own model on its own"
-        yield "test data. New client: clients that never trained, before and after they tune the model."
+        yield "The clients have half of CIFAR-100. The body begins at random weights, at weights trained on the other"
+        yield "half, or at ImageNet's. Generic: one model on the whole test set. Personal: the client's own model on"
+        yield "its own test data. New client: clients that never trained, before and after they tune the model."
         yield ""
         yield markdown(
             [
@@ -259,7 +265,7 @@ class Page:
         if rows:
             yield "## Rates"
             yield ""
-            yield f"Chosen at seed 0 on {self.known.validation:.0%} of every client's training samples, in"
+            yield f"Rates are chosen at seed 0 on {self.known.validation:.0%} of every client's training samples, in"
             yield f"{self.known.tuning:.0%} of the rounds. A rate at the end of its list may not be the best one."
             yield ""
             yield markdown(rows)
@@ -285,7 +291,7 @@ class Page:
 
 
 def spread(values: Sequence[float], seeds: int) -> str:
-    """`85.1 ± 0.4`; ✗ where a seed diverged."""
+    """`85.1 ± 0.4`, with ✗ and a count if seeds diverged. `values`: of the seeds that did not."""
     lost = f" ✗ {seeds - len(values)} of {seeds} diverged" if len(values) < seeds else ""
     if not values:
         return lost.strip()
@@ -294,18 +300,22 @@ def spread(values: Sequence[float], seeds: int) -> str:
 
 def paired(better: Record, worse: Record) -> list[float]:
     """Differences in generic accuracy at the seeds that both have."""
-    sides = [
-        {s: r["accuracy"]["generic"] for s, r in c["runs"].items() if r["status"] == "ok"} for c in (better, worse)
-    ]
-    return [sides[0][seed] - sides[1][seed] for seed in sides[0] if seed in sides[1]]
+    one, other = _generic_by_seed(better), _generic_by_seed(worse)
+    return [one[seed] - other[seed] for seed in one if seed in other]
+
+
+def _generic_by_seed(record: Record) -> dict[str, float]:
+    """Seed → generic accuracy, for the seeds that did not diverge."""
+    return {seed: run["accuracy"]["generic"] for seed, run in record["runs"].items() if run["status"] == "ok"}
 
 
 def point_of(point: Mapping[str, float]) -> str:
+    """A choice of rates: `train.lr 0.1, personalize.lr 0.01`."""
     return ", ".join(f"{key} {value:g}" for key, value in point.items())
 
 
 def tried(one: Mapping[str, Any]) -> str:
-    """A choice of rates with its accuracy on validation data."""
+    """A choice of rates with its accuracies on validation data: `train.lr 0.1: 46.5 / 9.2`."""
     found = one["validation"]
     return f"{point_of(one['point'])}: " + (" / ".join(f"{v:.1f}" for v in found.values()) if found else "✗")
 

@@ -28,7 +28,7 @@ from torso.report.summary import counted
 FOLDER, PAGE = "privacy", "privacy.md"
 BEGIN, END = "<!-- measured: begin (python -m torso.papers.docs) -->", "<!-- measured: end -->"
 WHOLE, ALONE = "FedAvg: the whole model", "Local only: nothing"
-ORDER = ("0", "2", "8", "∞")  # of ε in pictures
+ORDER = ("0", "2", "8", "∞")  # the values of ε, as pictures have them from left to right
 MEASURES = {
     "personalized": "Personal accuracy: each client's own model, tuned on its own data, on its own test data",
     "generic": "Generic accuracy: the one model of all clients on the whole test set",
@@ -37,7 +37,7 @@ Audit = Mapping[str, Any]
 
 
 class Cells:
-    """What was run on one data set, and the pictures of it."""
+    """The results on one data set, and their pictures."""
 
     def __init__(self, dataset: str, cells: Mapping[tuple[str, str], Record]) -> None:
         self.dataset, self.cells = dataset, cells  # by (label of the method, ε)
@@ -72,10 +72,10 @@ class Cells:
         usual = Config().train
         samples = config.get("train.batch_size", usual.batch_size)
         epochs = config.get("train.local_epochs", usual.local_epochs)
-        yield f"{config['data.clients']:,} clients with images of two classes or so. Each takes part in a round with"
-        yield f"chance {config['train.fraction']:g} and trains {epochs} epochs with batches of {samples}."
-        yield f"Bodies: {bodies}."
-        yield "ε = ∞ is training without clip and noise; ε = 0 is a client that shares nothing."
+        yield f"There are {config['data.clients']:,} clients with images of about two classes each. A client takes part"
+        yield f"in a round with probability {config['train.fraction']:g}. It trains for {epochs} epochs with batches of"
+        yield f"{samples}. Bodies: {bodies}."
+        yield "ε = ∞: training without clip and noise. ε = 0: a client that shares nothing."
         yield ""
 
     def _values(self, label: str, epsilon: str, measure: str) -> list[float]:
@@ -104,7 +104,8 @@ class Cells:
         yield ""
 
     def _differences(self) -> Iterator[str]:
-        """Personal accuracy against a whole model that is shared with the same budget, and against sharing nothing."""
+        """Sentences that compare personal accuracy with sharing a whole model at the same ε, and with sharing
+        nothing."""
         alone = self._values(ALONE, "0", "personalized")
         for epsilon in ("8", "2"):
             found = {label: self._values(label, epsilon, "personalized") for label in self.labels}
@@ -133,14 +134,14 @@ class Cells:
                     "tried: accuracy on validation data": ", ".join(tried(one) for one in cell["tuning"]),
                 }
             )
-        yield "What was run. Noise is the multiplier that the budget needs:"
+        yield "The runs. Noise is the multiplier that the budget needs:"
         yield ""
         yield markdown(rows)
         yield ""
 
 
 class Part:
-    """The measured part and its pictures; what has not been run is left out."""
+    """The measured part of the page and its pictures. What has not been run is left out."""
 
     def __init__(self, cells: Mapping[str, Record], audits: Sequence[Audit], evidence: Evidence | None = None) -> None:
         self.known = evidence or load(FILE)
@@ -181,9 +182,9 @@ class Part:
             yield ""
             return
         first = self.audits[0]
-        yield "An accountant proves that ε is at most so large; a bug in the mechanism would not show. `torso audit`"
-        yield "puts canaries into many runs: clients that send a random direction as long as the clip, or nothing. How"
-        yield "well the two kinds can be told apart bounds ε from below, and the noise from above."
+        yield "An accountant proves an upper bound of ε, but a bug in the mechanism would not show. `torso audit` puts"
+        yield "canaries into many runs: clients that send a random direction as long as the clip, or nothing. How well"
+        yield "the two kinds can be distinguished bounds ε from below, and the noise from above."
         yield ""
         yield "<!-- not run: takes minutes -->"
         yield "```console"
@@ -195,17 +196,18 @@ class Part:
         self.pictures["audits"] = audited(self.audits)
         yield f"![Audited against claimed ε]({FOLDER}/audits.svg)"
         yield ""
-        yield "- ε ≥: a lower bound at the same δ, whatever the noise is. Few canaries cannot prove a"
-        yield "  large ε at a small δ: so it lies well below the claim even where that is tight."
-        yield "- noise ≤: an upper bound of the noise multiplier. It assumes Gaussian noise on a Poisson sample and"
-        yield "  looks at all δ. Beside it: what the accountant says of that much noise. This one catches wrong claims."
+        yield "- **ε ≥** is a lower bound at the same δ, whatever the noise is. A few canaries cannot prove a large ε"
+        yield "  at a small δ. So this bound lies well below the claim, even if the claim is tight."
+        yield "- **noise ≤** is an upper bound of the noise multiplier, with the ε that the accountant computes from"
+        yield "  it. It assumes Gaussian noise on a Poisson sample and uses all δ. This bound finds wrong claims."
         yield f"- Both bounds hold together with a confidence of {first['confidence']:.0%}: Clopper and Pearson's"
-        yield "  intervals on one half of the canaries, thresholds from the other. The canaries of one run count as"
-        yield "  independent: they are drawn, sampled and directed independently. With several in a run this is an"
-        yield "  assumption, since they share its noise; `--canaries 1` does without it, and takes as many more runs."
+        yield "  intervals on one half of the canaries, with thresholds from the other half."
+        yield "- The canaries of a run count as independent, since they are drawn, sampled and directed independently."
+        yield "  With several canaries in a run this is an assumption, because they share the run's noise."
+        yield "  `--canaries 1` does not need it, and takes as many times more runs."
         yield from (f"- {text}" for text in _what_ran(self.audits))
         if any(found["refuted"] for found in self.audits):
-            yield "- The refuted claim is wrong on purpose: it counts half as much noise again as the run adds."
+            yield "- The refuted claim is wrong on purpose: it claims one and a half times the noise that the run adds."
         yield ""
 
     def _again(self) -> Iterator[str]:
@@ -239,13 +241,13 @@ def _row(found: Audit) -> dict[str, object]:
 
 
 def _what_ran(audits: Sequence[Audit]) -> list[str]:
-    """What the audits ran, a line for each kind of run: the rows that it made, by the noise that they claim."""
+    """What the audits ran: a line for each kind of run, with the noise that its rows of the table claim."""
     kinds: dict[tuple[str, str], list[Audit]] = {}
     for found in audits:
         run, claim = found["setting"], found["claim"]
         what = (
             f"{run['method']}, {run['model']} on {run['data']}, {run['clients']} clients, {claim['rounds']} rounds "
-            f"with chance {claim['rate']:g}, {counted(run['parameters'], 'number')} that travel"
+            f"with probability {claim['rate']:g}, {counted(run['parameters'], 'number')} that travel"
         )
         kinds.setdefault((what, f"{run['device']}, {{:.0f}} s for {found['runs']} runs"), []).append(found)
     rows = [", ".join(f"{found['claim']['noise']:g}" for found in some) for some in kinds.values()]
@@ -257,7 +259,7 @@ def _what_ran(audits: Sequence[Audit]) -> list[str]:
 
 
 def audited(audits: Sequence[Audit]) -> str:
-    """Claimed ε across, audited ε up; what lies above the diagonal refutes the claim."""
+    """An svg of audited against claimed ε. A point above the diagonal refutes the claim."""
     most = 1.1 * max(max(found["claimed"], found["epsilon_of_noise"]) for found in audits)
     names = ("claimed", "of the noise bound", "lower bound", "last model alone", "a wrong claim")
     panel = Panel(
@@ -284,12 +286,13 @@ def audited(audits: Sequence[Audit]) -> str:
 
 
 def read(folder: Path) -> Part:
+    """The measured part, from the json files of a folder."""
     audits = [json.loads(path.read_text("utf-8")) for path in sorted((folder / AUDITS).glob("*.json"))]
     return Part(records.read(folder), audits)
 
 
 def write(docs: Path) -> None:
-    """Write the part between its marks, at the end of the page where it has none yet, and the pictures."""
+    """Write the pictures, and the part between its marks in the page; at its end if the page has no marks yet."""
     page, folder = docs / PAGE, docs / FOLDER
     if not page.is_file():
         return
@@ -304,6 +307,7 @@ def write(docs: Path) -> None:
 
 
 def placed(page: str, part: str) -> str:
+    """The page with the measured part made again."""
     before, begun, rest = page.partition(BEGIN)
     after = rest.partition(END)[2] if begun else "\n"
     return f"{before.rstrip()}\n\n{BEGIN}\n\n{part}\n{END}{after}"

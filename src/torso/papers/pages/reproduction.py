@@ -1,4 +1,4 @@
-"""The pages of docs/reproduction: every table beside its published numbers, and the papers' claims."""
+"""The pages in docs/reproduction: README.md with every table beside its published numbers, claims.md, fedrod.md."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ FOLDER = Path("docs") / "reproduction"
 
 
 def overview(tables: Mapping[str, Sequence[Answer]], own: Sequence[Answer] = ()) -> str:
-    """The text of README.md: what came out at a glance, the review of every table, and the tables. `own`: as
-    `claims_page` has it."""
+    """The text of README.md: what came out at a glance, a review of every table, and the tables. `own`: as in
+    `claims_page`."""
     lines = [
         "# What was run",
         "",
-        "Tables of four papers, run again with Torso. A *claim* says that one number is larger than another "
-        "([claim by claim](claims.md)). A number is *near* if it lies within 3 points of the paper. "
-        "[The papers' tables](../reproduction.md) says how to run one, and why some numbers differ.",
+        "We ran tables of four papers again with Torso. [The papers' tables](../reproduction.md) says how to run one, "
+        "and why some numbers differ.",
         "",
         *glance(tables, verdicts(_with_blanks(tables, own))),
     ]
@@ -51,19 +50,19 @@ def overview(tables: Mapping[str, Sequence[Answer]], own: Sequence[Answer] = ())
 
 
 def _of_paper(paper: str, tables: Mapping[str, Sequence[Answer]]) -> list[str]:
-    """The tables of a paper. Notes that several of them have are told once, first."""
-    said = {name: notes(recipe(name), answers) for name, answers in tables.items()}
-    times = Counter(note for each in said.values() for note in each)
+    """The tables of a paper. Notes of several tables come once, before them."""
+    notes_of = {name: notes(recipe(name), answers) for name, answers in tables.items()}
+    times = Counter(note for some in notes_of.values() for note in some)
     shared = [note for note, count in times.items() if count > 1]
     lines = [f"## {paper}", "", *(f"- {note}" for note in shared), ""] if tables else []
     for name, answers in tables.items():
         lines += [f"### {name}: {recipe(name).title}", "", _as_markdown(name, answers), ""]
-        lines += [*(f"- {note}" for note in said[name] if note not in shared), ""]
+        lines += [*(f"- {note}" for note in notes_of[name] if note not in shared), ""]
     return lines
 
 
 def _out_of_reach() -> list[str]:
-    """Which published numbers cannot be run here, and why."""
+    """The section on published numbers that cannot be run here, and why."""
     tables: dict[str, dict[str, int]] = {}
     total = 0
     for name in names():
@@ -79,12 +78,12 @@ def _out_of_reach() -> list[str]:
         for reason, counts in tables.items()
     ]
     missing = sum(sum(counts.values()) for counts in tables.values())
-    said = f"Of {total} published numbers {total - missing} can be run. Unreadable cells of the papers are not counted."
-    return ["## What cannot be run", "", said, "", markdown(rows), ""]
+    text = f"Of {total} published numbers, {total - missing} can be run. Unreadable cells of the papers do not count."
+    return ["## What cannot be run", "", text, "", markdown(rows), ""]
 
 
 def _of_runs(tables: Mapping[str, Sequence[Answer]]) -> list[str]:
-    """Machines, versions, seeds and data of the results."""
+    """A list of the machines, versions, seeds and data of the results."""
     run = [answer for answers in tables.values() for answer in answers if answer["ours"]]
     if not run:
         return []
@@ -99,12 +98,12 @@ def _of_runs(tables: Mapping[str, Sequence[Answer]]) -> list[str]:
 
 
 def _traced(run: Sequence[Answer]) -> str:
-    """What is known of how a number was made, and what is not."""
+    """A sentence on what is recorded of a number, and what is not."""
     summed = sum("sha256" in answer for answer in run)
     return (
-        "Every number has its config, seeds, versions and machine in the json file of its table. The SHA-256 of data "
-        f"and final models came later: {summed} of {len(run)} numbers have them. Of the others neither the sums nor "
-        "the commit of Torso are known. [What is promised](../reproduction.md#same-bits)."
+        "The json file of a table has the config, seeds, versions and machine of every number. The SHA-256 of data and "
+        f"final models was added later: {summed} of {len(run)} numbers have it. For the others it is not known, nor is "
+        "the commit of Torso. [What is promised](../reproduction.md#same-bits)."
     )
 
 
@@ -112,33 +111,35 @@ def _legend() -> list[str]:
     return [
         "The columns:",
         "",
-        "- **near**: of the numbers that can be compared, how many lie within 3 points of the paper. Training that "
+        "- **near**: how many numbers lie within 3 points of the paper, of those that can be compared. Training that "
         "diverged is not near.",
-        "- **within the error**: of the numbers with several seeds, how many lie within Student's 95 % interval of "
-        "ours minus published. The interval counts the spread of both over seeds. If the paper gives no spread over "
-        "seeds (FedBABU's and FedFN's is over the clients of one run), we assume that of ours. With three seeds "
-        "against one run the interval is five standard deviations wide on either side: a number within it says "
-        "little, a number outside it says much.",
+        "- **within the error**: how many numbers lie within Student's 95 % interval, of those with several seeds. It "
+        "is the interval of ours minus published, and it counts the spread of both over seeds. FedBABU and FedFN give "
+        "only a spread over the clients of one run; there we assume our own spread over seeds. With three seeds "
+        "against one run the interval is five standard deviations wide on either side. So a number within it says "
+        "little, and a number outside it says much.",
         "- **difference**: the mean of ours minus published, in points.",
         "- **order**: the rank correlation of the methods (or options) with the paper's, averaged over settings with "
-        "three or more. Difference and order leave out what diverged at any seed.",
-        "- **second lines near**: they count in no other column. If second lines are near and the first lines of the "
-        "same numbers are not, the published numbers were probably made in that way.",
+        "three or more of them. Difference and order leave out what diverged at any seed.",
+        "- **variants near**: variants count in no other column. If a variant is near and the main runs of the same "
+        "numbers are not, the paper's numbers were probably made in the way of the variant.",
         "",
-        "The cells of the tables below: ours (published, difference), in %. ✗: training diverged or failed, at all "
-        "seeds or at the number of seeds given; the mean is then over the other seeds.",
+        "A cell of the tables below is ours (published, difference), in %. –: not run. ✗: training diverged or failed, "
+        "at all seeds or at the number of seeds given. The mean is then over the other seeds.",
         "",
-        "Some numbers stand in several tables. If only one table has run a number, the others show its result (`from` "
-        "in the json file). If several have run it, each shows its own; on an accelerator two trainings of one config "
-        "and seed are the same to rounding only.",
+        "Some numbers appear in several tables. If only one table has run a number, the others show its result (`from` "
+        "in the json file). If several have run it, each shows its own. On an accelerator two trainings of one config "
+        "and seed are equal only to rounding.",
     ]
 
 
 def _row(name: str, answers: Sequence[Answer]) -> dict[str, object]:
     found = review(answers)
     failed = f" ({found.diverged} diverged)" if found.diverged else ""
-    firsts = ["" if it.first is None else f" (first lines: {it.first})" for it in found.second]
-    seconds = [f"{it.name}: {it.near} of {it.there}{first}" for it, first in zip(found.second, firsts, strict=True)]
+    variants = []
+    for variant in found.second:
+        main = "" if variant.first is None else f" (main runs: {variant.first})"
+        variants.append(f"{variant.name}: {variant.near} of {variant.there}{main}")
     return {
         "table": f"[{name}](#{_anchor(name)})",
         "numbers run": f"{found.measured} of {found.numbers}{failed}",
@@ -146,7 +147,7 @@ def _row(name: str, answers: Sequence[Answer]) -> dict[str, object]:
         "within the error": f"{found.within[0]} of {found.within[1]}" if found.within[1] else "–",
         "difference": "–" if math.isnan(found.offset) else f"{found.offset:+.1f}",
         "order": "–" if math.isnan(found.order) else f"{found.order:.2f} ({counted(found.settings, 'setting')})",
-        "second lines near": "; ".join(seconds) or "–",
+        "variants near": "; ".join(variants) or "–",
     }
 
 
@@ -157,7 +158,7 @@ def _anchor(name: str) -> str:
 
 
 def _as_markdown(name: str, answers: Sequence[Answer]) -> str:
-    """The table in the paper's layout, without rows of which nothing has been run."""
+    """The table in the paper's layout, without the rows in which nothing has been run."""
     known = recipe(name)
     rows, columns = layout(known, answers)
     cells: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
@@ -179,21 +180,23 @@ def _as_markdown(name: str, answers: Sequence[Answer]) -> str:
 
 
 def claims_page(tables: Mapping[str, Sequence[Answer]], own: Sequence[Answer] = ()) -> str:
-    """The text of claims.md; of tables that have not been run it has the published numbers. `own`: answers of settings
-    of our own, of which the papers have no numbers."""
+    """The text of claims.md. It shows the published numbers of all tables, run or not. `own`: answers in settings of
+    our own, for which the papers have no numbers."""
     return page_of_claims(_with_blanks(tables, own))
 
 
 def _with_blanks(tables: Mapping[str, Sequence[Answer]], own: Sequence[Answer]) -> dict[str, Sequence[Answer]]:
+    """All tables: those that have not been run have answers without our numbers."""
     return {**{name: tables.get(name) or blank(name) for name in names()}, OWN: own}
 
 
 def shown(folder: Path) -> dict[str, list[Answer]]:
-    """What the pages show of the tables: not the lines that try something out, which have a page of their own."""
+    """Table → the answers that the pages show. Answers of trials (`tried` in a recipe) have their own page."""
     return {name: [a for a in found if not a["variant"].startswith(TRIED)] for name, found in read(folder).items()}
 
 
 def write(folder: Path = FOLDER) -> None:
+    """Write the pages and the pictures."""
     tables = shown(folder)
     folder.mkdir(parents=True, exist_ok=True)
     own = own_answers(records.read(folder.parent / "pretrained"))
@@ -205,5 +208,5 @@ def write(folder: Path = FOLDER) -> None:
 
 
 def plain_lines(text: str) -> str:
-    """The text without references to the specification, which are for readers of the code."""
+    """The text without citations of the specification, which are for readers of the code."""
     return "\n".join(plain(line) if "(spec" in line else line for line in text.splitlines()) + "\n"

@@ -1,4 +1,4 @@
-"""The part of docs/robustness-study.md that is made from docs/robustness/*/*.json: methods × attacks × server rules."""
+"""The generated sections of docs/robustness-study.md, from docs/robustness/*/*.json."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Row = dict[str, object]
 
 
 class Section:
-    """A generated part, of the results in one folder; what has not been run is left out."""
+    """A generated section: the results in one folder. What has not been run is left out."""
 
     def __init__(self, folder: Path, evidence: Evidence) -> None:
         self.name, self.known = folder.name, evidence
@@ -53,31 +53,33 @@ class Section:
         yield ""
         yield f"![accuracy by attack and server rule, for every method]({FOLDER}/{self.name}.svg)"
         yield ""
-        yield f"Rows are attacks, columns rules: {numbers}. **Generic** is the server's model on the whole test set."
-        yield "**Personal** is the mean over honest clients, each with its own model on its own test data, and **worst"
-        yield "tenth** the mean of the lowest tenth of them. An empty cell has not been run."
+        yield f"Rows are attacks. Columns are rules: {numbers}. An empty cell has not been run."
+        yield ""
+        yield "- **Generic**: the server's model on the whole test set."
+        yield "- **Personal**: the mean over honest clients, each with its own model on its own test data."
+        yield "- **Worst tenth**: the mean of the lowest tenth of these clients."
         yield ""
         for name, method in self.known.methods.items():
             cell = Cell(name, NONE, MEAN)
             if method.alone and self.answers.runs(cell):
                 own, low = (Estimate.over(self.answers.values(cell, m).values()) for m in (PERSONAL, WORST))
-                yield f"A client that trains alone as many epochs has {own} % (worst tenth {low} %), whoever attacks."
+                yield f"A client that trains alone for as many epochs has {own} % (worst tenth {low} %)."
                 yield ""
 
     def _compared(self) -> Iterator[str]:
-        """How much less attacks take from the other methods than from FedAvg, over all attacks."""
+        """The part on how much less accuracy the other methods lose than FedAvg, over all attacks."""
         others = [m for m in self.answers.methods if m != FIRST]
         met = [self.known.attacks[attack].label for attack in self.answers.met_by_all]
         if FIRST not in self.answers.methods or not others or not met:
             return
         first = self._label(FIRST)
-        yield f"**Harder to poison than {first}?** The points that attacks take from {first}, minus those that they"
-        yield "take from the method. Above 0: the method is harder to poison."
+        yield f"**Harder to poison than {first}?** A cell is the loss of {first} under attack minus the loss of the"
+        yield "method, in points. Above 0 the method is harder to poison."
         yield ""
-        yield f"- Mean over these attacks: {'; '.join(met)}."
-        yield "- What an attack takes is counted from the accuracy without an attack, under the plain mean."
-        yield "- *Best rule*: for each method the rule that is best over these attacks, of those that met all of them."
-        yield "  It is chosen on the same test data."
+        yield f"- The mean is over these attacks: {'; '.join(met)}."
+        yield "- A loss is counted from the accuracy without an attack, under the plain mean."
+        yield "- *Best rule*: for each method, the rule that is best over these attacks, of the rules that met all of"
+        yield "  them. It is chosen on the same test data."
         yield "- ±: Student's 95 % interval over seeds."
         yield ""
         yield markdown([self._compared_row(method) for method in others])
@@ -92,16 +94,16 @@ class Section:
         return row
 
     def _costs(self) -> Iterator[str]:
-        """What each attack takes from each method: under the mean, and under the rule that is best for it."""
+        """The part on what each method loses under each attack: with the mean, and with its best rule."""
         rows = [attack for attack in self.answers.attacks if attack != NONE]
         if not rows:
             return
-        yield "**What each attack takes**, in points: accuracy without an attack under the plain mean, minus accuracy"
-        yield "with it. The first number is under the mean, the second under the method's best rule, which stands"
-        yield "beside its name."
+        yield "**Loss under each attack**, in points: accuracy without an attack under the plain mean, minus accuracy"
+        yield "with the attack. The first number is under the mean. The second is under the method's best rule, which"
+        yield "the head of the column names."
         yield ""
         for measure, words in MEASURES.items():
-            yield f"From {words} accuracy:" if measure != WORST else "From the worst tenth:"
+            yield f"Loss of {words} accuracy:" if measure != WORST else "Loss of the worst tenth:"
             yield ""
             yield markdown([self._cost_row(attack, measure) for attack in rows])
             yield ""
@@ -124,14 +126,14 @@ class Section:
             planned = self.known.methods[method]
             yield f"### {planned.label}: {planned.shares}"
             yield ""
-            yield f"{' / '.join(MEASURES.values())}, in %, means over seeds."
+            yield f"A cell is {' / '.join(MEASURES.values())}, in %, means over seeds."
             yield ""
             yield markdown([self._row(method, attack) for attack in self.answers.attacks])
             yield ""
         spreads = [f"{words} {_two(self.answers.spread(m))}" for m, words in MEASURES.items() if self.answers.spread(m)]
         if spreads:
             yield f"Standard deviation over seeds, median and largest of all cells: {', '.join(spreads)}."
-            yield "✗: so many seeds diverged; such a run counts as 10 %, which is chance."
+            yield "✗ and a number: this many seeds diverged. A run that diverged counts as 10 %, which is chance."
             yield ""
 
     def _row(self, method: str, attack: str) -> Row:
@@ -150,7 +152,7 @@ class Section:
         if not there:
             return
         yield "**Backdoor**: how often the honest clients' models take a marked image for the attackers' class, in %,"
-        yield "before / after they make the model their own. Without a backdoor it is a rare mistake."
+        yield "before / after the clients make the model their own. Without a backdoor this mistake is rare."
         yield ""
         rows: list[Row] = [
             {
@@ -193,18 +195,19 @@ def _two(values: list[float]) -> str:
 
 
 def sections(docs: Path) -> list[Section]:
+    """A section for each plan."""
     return [Section(docs / FOLDER / plan.stem, load(plan)) for plan in PLANS]
 
 
 def filled(text: str, made: Sequence[Section]) -> str:
-    """The page with its generated parts made anew."""
+    """The page with its generated sections made again."""
     for section in made:
         text = replaced(text, f"{FOLDER}-{section.name}", section.text())
     return text
 
 
 def write(docs: Path) -> None:
-    """Write the generated parts of the page, and their pictures."""
+    """Write the generated sections of the page, and their pictures."""
     made, page = sections(docs), docs / PAGE
     page.write_text(filled(page.read_text("utf-8"), made), encoding="utf-8")
     for section in made:

@@ -16,7 +16,7 @@ _LEFT, _GAP, _ROW, _BETWEEN = 132.0, 14.0, 13.0, 34.0
 
 
 def heat_map(answers: Answers, about: str) -> str:
-    """A row of panels for each method, a panel for each measure."""
+    """The svg: a row of panels for each method, a panel for each measure."""
     attacks, methods = answers.attacks, answers.methods
     high = _ROW * len(attacks)
     plot = Plot(24 + len(methods) * (high + _BETWEEN) + 36)
@@ -28,7 +28,8 @@ def heat_map(answers: Answers, about: str) -> str:
 
 
 def _panel(answers: Answers, method: str, measure: str, place: tuple[int, int], look: tuple[float, bool]) -> Panel:
-    (row, column), (high, last) = place, look
+    row, column = place
+    high, last = look  # height of a panel; whether it is in the last row, which has the axis and the legend
     wide = (WIDTH - _LEFT - 2 * _GAP - 2) / len(MEASURES)  # a frame is one unit wide
     left, top = _LEFT + column * (wide + _GAP), 24 + row * (high + _BETWEEN)
     attacks, rules = answers.attacks, list(answers.known.rules)

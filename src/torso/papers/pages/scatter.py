@@ -1,4 +1,4 @@
-"""A picture for each paper: ours against published, one dot a number; on the diagonal both are equal."""
+"""A scatter plot for each paper: ours against published, one dot for each number; on the diagonal both are equal."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from torso.report.charts.palette import series_role
 from torso.report.charts.panels import Axis, Panel, Plot
 from torso.report.charts.svg import standing_alone, to_svg
 
+MAIN = "main runs"
 _LEFT, _TOP = 36.0, 32.0
 _SIDE = 252.0  # of the square
 _SIZE = 10.0  # of letters
-_NEAR = 3.0
+_NEAR = 3.0  # points
 
 
 def groups(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
-    """Way → the numbers that can be compared: first lines, then second lines by their names; the largest first."""
+    """The answers that can be compared, by variant: the main runs first, then the variants, the largest first."""
     found: dict[str, list[Answer]] = {}
     for answer in answers:
         if comparable(answer):
-            found.setdefault(str(answer["variant"]) or "first lines", []).append(answer)
-    return dict(sorted(found.items(), key=lambda it: (it[0] != "first lines", -len(it[1]))))
+            found.setdefault(str(answer["variant"]) or MAIN, []).append(answer)
+    return dict(sorted(found.items(), key=lambda it: (it[0] != MAIN, -len(it[1]))))
 
 
 def scatter(paper: str, answers: Sequence[Answer]) -> str:
-    """The picture as an svg file that is light or dark as the reader's system is; empty where nothing was run."""
+    """The picture as an svg file, light or dark as the reader's system is; empty if nothing can be compared."""
     shown = groups(answers)
     if not shown:
         return ""
@@ -54,10 +55,10 @@ def _legend(paper: str, shown: Mapping[str, Sequence[Answer]]) -> Iterator[Mark]
     yield Text(left, y + 15, "A dot is a number.", size=_SIZE)
     yield Text(left, y + 28, "Band: within 3 points of the paper.", size=_SIZE)
     y += 50
-    for place, (way, some) in enumerate(shown.items()):
+    for place, (name, some) in enumerate(shown.items()):
         near, there = within_points(some)
         yield Dots([(left + 4, y - 3.5, "")], series_role(place), 3, 1)
-        for line in (*textwrap.wrap(way, 28), f"{near} of {there} near"):
+        for line in (*textwrap.wrap(name, 28), f"{near} of {there} near"):
             yield Text(left + 13, y, line, "muted" if line.endswith("near") else "ink", _SIZE)
             y += 13
         y += 6

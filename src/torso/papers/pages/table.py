@@ -1,4 +1,4 @@
-"""A table in the layout of the paper; a cell has ours, published, difference."""
+"""A table in the layout of the paper. Each cell has our number, the published one and the difference."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ _METRICS = {
 
 
 def layout(recipe: Recipe, answers: Sequence[Answer]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """The headings of rows and columns, in the order of the answers."""
+    """The headings of the rows and of the columns, in the order of the answers."""
     rows = list(dict.fromkeys(place(recipe.rows, answer) for answer in answers))
     columns = list(dict.fromkeys(place(recipe.columns, answer) for answer in answers))
     return rows, columns
 
 
 def place(keys: Sequence[str], answer: Answer) -> tuple[str, ...]:
+    """The heading of an answer's row or column: its values of these keys, in words."""
     return tuple(_word(key, answer) for key in keys)
 
 
@@ -51,6 +52,7 @@ def _word(key: str, answer: Answer) -> str:
 
 
 def view(recipe: Recipe, answers: Sequence[Answer]) -> Table:
+    """The table for the terminal."""
     rows, columns = layout(recipe, answers)
     cells: dict[tuple[Any, Any], list[str]] = {}
     for answer in answers:
@@ -67,7 +69,9 @@ def view(recipe: Recipe, answers: Sequence[Answer]) -> Table:
 
 
 def cell(answer: Answer) -> str:
-    """`88.2 (85.1, +3.1)`. A dash: not run. ✗: training failed; beside a mean: at some seeds, and the mean is over the
+    """`88.2 (85.1, +3.1)`: ours, published, difference.
+
+    A dash: not run. ✗: training failed at all seeds. ✗ with a mean: it failed at some seeds, and the mean is over the
     others."""
     ours, published, failed = answer["ours"], answer["published"]["mean"], len(failures(answer))
     theirs = "✗" if published is None else number(published)
@@ -79,6 +83,7 @@ def cell(answer: Answer) -> str:
 
 
 def number(value: float) -> str:
+    """One decimal; three digits for very large and very small numbers."""
     return f"{value:.3g}" if value and (abs(value) >= 1e4 or abs(value) < 0.1) else f"{value:.1f}"
 
 
@@ -88,14 +93,14 @@ def difference(ours: float, published: float) -> str:
 
 
 def notes(recipe: Recipe, answers: Sequence[Answer]) -> list[str]:
-    """Notes below the table: caveats, mistakes of the paper, what cannot be run."""
+    """The notes on a table: caveats, mistakes in the paper's code, numbers that cannot be run, doubtful numbers."""
     said = [*recipe.caveats]
     for method in dict.fromkeys(str(answer["method"]) for answer in answers):
         label = recipe.label(method)
         if label.why:
             said.append(f"{method}: {label.why}")
         if label.bug:
-            said.append(f"{method}: the published number is not comparable, {label.bug}.")
+            said.append(f"{method}: the published number is not comparable: {label.bug}.")
     reasons: Mapping[str, str] = {str(a["status"]): str(a["why"]) for a in answers if "why" in a}
     for status, why in reasons.items():
         count = sum(a["status"] == status for a in answers)

@@ -1,5 +1,6 @@
-"""docs/reproduction/fedrod.md: what was tried to bring Fed-RoD's numbers, one change at a time, from tried.json and
-from the lines of its table 8 that try something out."""
+"""docs/reproduction/fedrod.md: what was tried to reproduce Fed-RoD's numbers, one change at a time.
+
+The results come from docs/reproduction/tried.json, and from the trials (`tried` in the recipe) of its table 8."""
 
 from __future__ import annotations
 
@@ -23,29 +24,30 @@ _LABELS = {
 }
 _DATA = {"CIFAR10": ("CIFAR-10", "fedrod/8"), "FMNIST": ("Fashion-MNIST", "fedrod/7")}
 _PUBLISHED = "published"
-_WAYS = {"": "the recipe: the author's split", "with dropout": "the recipe, with dropout"}  # lines of a table → words
-_RECIPE = {"recipe": "lines of tables 7 and 8, as their json files have them; one partition for all seeds"}
+_VARIANTS = {"": "the recipe: the author's split", "with dropout": "the recipe, with dropout"}  # variant → words
+_RECIPE = {"recipe": "tables 7 and 8, from their json files; one partition for all seeds"}
 
 _HEAD = """# Fed-RoD: what was tried
 
-In the paper Fed-RoD is ahead of FedAvg in generic and in personal accuracy. Ours had less of the first lead and \
-nothing of the second. This page lists what was tried to find the reason, one change at a time.
+In the paper Fed-RoD is ahead of FedAvg in generic and in personal accuracy. Our runs had a smaller lead in generic \
+accuracy and none in personal accuracy. This page lists what we tried to find the reason, one change at a time.
 
 - **The generic lead: equal sizes bring most of it.** At α = 0.1 and 0.3 it grows from 4.5 and 2.0 points to 5.5 and \
 6.9, and with weight decay 1e-3 to 8.0 and 7.5. The paper has 10.9 and 8.3.
 - **The personal lead did not appear.** Fed-RoD is 1.4 to 2.0 points ahead in the paper, and 0.1 to 0.8 behind in \
-every variant. Tried: three partitions, two networks, two weight decays, a bias in the heads, three starts of the \
+everything that we tried: three partitions, two networks, two weight decays, a bias in the heads, three starts of the \
 personal head, linear and hyper.
 - **Fashion-MNIST.** Dropout brings the generic models within 2.5 points of the paper. The personal ones stay 2 to 4 \
 points above.
 
-Each cell: generic / generic as personal / personal accuracy in %. The leads are Fed-RoD's (hyper, else linear) over \
-FedAvg. The numbers are in [tried.json](tried.json) and in the json files of tables 7 and 8.
+A cell is generic / generic as personal / personal accuracy in %. A lead is that of Fed-RoD over FedAvg: of the \
+hypernetwork, or of the linear one if that was not run. The numbers are in [tried.json](tried.json) and in the json \
+files of tables 7 and 8.
 """
 
 
 def page(folder: Path) -> str:
-    """The text of fedrod.md; empty where the folder has no tried.json."""
+    """The text of fedrod.md; empty if the folder has no tried.json."""
     path = folder / "tried.json"
     if not path.is_file():
         return ""
@@ -72,38 +74,39 @@ Found = Mapping[str, Mapping[str, float]]  # method → accuracy by measure
 
 
 def _of_recipe(folder: Path, table: str, data: str, alpha: float) -> list[dict[str, object]]:
-    """A row for each way of the table that has been run."""
+    """A row for each variant of the table that has been run."""
     answers = [answer for answer in _answers(folder, table, alpha) if answer["dataset"] == data]
-    each = [(said, _by_method(answers, way)) for way, said in _WAYS.items()]
-    return [_line(said, found, _counts(found), "recipe") for said, found in each if found]
+    each = [(words, _by_method(answers, variant)) for variant, words in _VARIANTS.items()]
+    return [_line(words, found, _counts(found), "recipe") for words, found in each if found]
 
 
 def _answers(folder: Path, table: str, alpha: float) -> list[Answer]:
-    """What has been run of a table at one α."""
+    """The answers of a table at one α that have been run."""
     path = folder / f"{table.replace('/', '-')}.json"
     found: list[Answer] = json.loads(path.read_text("utf-8")) if path.is_file() else []
     return [answer for answer in found if answer["ours"] and answer["setting"].get("alpha") == alpha]
 
 
 def _counts(found: Found) -> str:
+    """How many seeds the methods have: `1 or 3`."""
     return " or ".join(map(str, sorted({int(of["seeds"]) for of in found.values() if "seeds" in of})))
 
 
 def _unsaid(folder: Path) -> list[str]:
-    """What the paper leaves unsaid of the personal model: a row for each line of table 8 that tries it."""
+    """The section on details of the personal model that the paper does not give: a row for each trial of table 8."""
     table = recipe("fedrod/8")
     alpha = table.tried[0].where["alpha"]
     answers = _answers(folder, table.name, alpha)
     lines = [
-        f"## What the paper leaves unsaid: CIFAR-10, α = {alpha}, the author's split",
+        f"## What the paper does not say: CIFAR-10, α = {alpha}, the author's split",
         "",
-        "One change at a time, each a setting that `--set` takes. Where FedAvg has no number of its own, the lead is "
+        "One change at a time, each a setting that `--set` takes. If FedAvg was not run with the change, the lead is "
         "over the recipe's FedAvg.",
         "",
     ]
     usual = _by_method(answers, "")
-    ways = {line.name: line.sets for line in table.tried}
-    rows = [_row_of(name.removeprefix(TRIED), sets, _by_method(answers, name), usual) for name, sets in ways.items()]
+    trials = {trial.name: trial.sets for trial in table.tried}
+    rows = [_row_of(name.removeprefix(TRIED), sets, _by_method(answers, name), usual) for name, sets in trials.items()]
     rows = [row for row in rows if row["seeds"]]
     if not rows:
         return [*lines, "Not run yet: [rod-personal.plan](../../bench/plans/rod-personal.plan) runs it.", ""]
@@ -112,7 +115,7 @@ def _unsaid(folder: Path) -> list[str]:
 
 
 def _by_method(answers: Sequence[Answer], variant: str) -> dict[str, dict[str, float]]:
-    """Method → accuracy by measure, of lines with this name."""
+    """Method → accuracy by measure, of the answers with this variant."""
     metrics, labels = ({value: key for key, value in of.items()} for of in (_METRICS, _LABELS))
     found: dict[str, dict[str, float]] = {}
     for answer in answers:

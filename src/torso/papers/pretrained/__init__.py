@@ -1,1 +1,1 @@
-"""Bodies trained elsewhere: the experiments of pretrained.toml, run in a given time, one json file a cell."""
+"""Bodies trained elsewhere: the experiments of pretrained.toml, run in a given time, a json file for each cell."""

@@ -1,7 +1,7 @@
 """`python -m torso.papers.pretrained --seconds 500 --data-root DIR`: run pretrained.toml until time is up.
 
-Each cell (a method in a setting) has a json file in `--folder`; what is there is not run again. Run folders are below
-`--work`. `--pack FILE` writes all json files into one archive, to be carried from machine to machine."""
+Each cell (a method in a setting) has a json file in `--folder`. Results in these files are not run again. Run folders
+are below `--work`. `--pack FILE` writes all json files into one archive, to move them to another machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _go(said: argparse.Namespace) -> int:
 
 
 def _roots(given: Sequence[Path]) -> dict[str, str]:
-    """Source → data.root, for the data sets that are there."""
+    """Source → data.root, for the data sets that are found."""
     found: dict[str, str] = {}
     for root in given or [data_root(None)]:
         found = {**known_roots(root), **found}
@@ -64,16 +64,16 @@ def _run(plan: Plan, blocks: Sequence[Block], said: argparse.Namespace) -> int:
 
 
 def _network(said: argparse.Namespace) -> dict[str, object]:
-    """What stands in place of the plan's own network; a setting that names another one keeps it."""
+    """The network of the options in place of the plan's own. A setting that names another network keeps it."""
     return {"model.body": said.body, "model.weights": said.weights, "data.size": said.size}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = common_options("pretrained", str(__doc__), FILE, FOLDER)
-    parser.add_argument("--only", default="", help="blocks, with commas between")
-    parser.add_argument("--body", help="model.body, where a setting has no own")
-    parser.add_argument("--weights", help="model.weights, likewise")
-    parser.add_argument("--size", type=int, help="data.size, likewise")
+    parser.add_argument("--only", default="", help="names of blocks, separated by commas")
+    parser.add_argument("--body", help="model.body of settings that have none")
+    parser.add_argument("--weights", help="model.weights of settings that have none")
+    parser.add_argument("--size", type=int, help="data.size of settings that have none")
     parser.add_argument(
         "--estimate",
         type=float,

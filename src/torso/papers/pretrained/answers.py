@@ -1,4 +1,4 @@
-"""The cells as answers for the papers' claims, and the paper's numbers that stand beside them."""
+"""The cells as answers for the papers' claims, and the paper's numbers for the same methods and settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torso.papers.pretrained.definition import Evidence, PlannedMethod, Setting,
 from torso.papers.tables.answers import Answer, over_seeds
 from torso.papers.tables.published import PublishedNumber, recipe
 
-EARLY = 1 / 6  # of the rounds
+EARLY = 1 / 6  # share of the rounds after which accuracy counts as early
 _TABLES = ("fedncm/2", "fedncm/3", "fedncm/6", "fedncm/8")
 
 
@@ -51,7 +51,7 @@ def _answers(record: Record, setting: Setting, method: PlannedMethod) -> list[An
 
 
 def _metrics(record: Record) -> dict[str, dict[int, float]]:
-    """Metric → seed → value, of the seeds that did not diverge."""
+    """Metric → seed → value, for the seeds that did not diverge."""
     ok = {int(seed): run for seed, run in record["runs"].items() if run["status"] == "ok"}
     found = {
         "accuracy_%": {seed: run["accuracy"]["generic"] for seed, run in ok.items() if "generic" in run["accuracy"]},
@@ -62,20 +62,20 @@ def _metrics(record: Record) -> dict[str, dict[int, float]]:
 
 
 def early_accuracy(run: Mapping[str, Any]) -> float | None:
-    """The first measurement after a sixth of the rounds; None where there is no earlier one than the last."""
+    """The first measurement after a sixth of the rounds; None if only the last round was measured after it."""
     rounds = run["history"][-1][0] if run["history"] else 0
     there = [accuracy for at, accuracy, *_ in run["history"] if rounds * EARLY <= at < rounds]
     return float(there[0]) if there else None
 
 
 def accuracies(record: Record, measure: str = "generic") -> list[float]:
-    """One for each seed that did not diverge."""
+    """The accuracies of a cell, one for each seed that did not diverge."""
     ok = [run["accuracy"] for run in record["runs"].values() if run["status"] == "ok"]
     return [found[measure] for found in ok if measure in found]
 
 
 def mean_over_seeds(record: Record, key: str) -> float:
-    """The mean of a number that every seed has, such as forward_passes."""
+    """The mean over seeds of a number that every run has, for example forward_passes."""
     return fmean(run[key] for run in record["runs"].values())
 
 
@@ -85,7 +85,7 @@ def _numbers() -> Sequence[PublishedNumber]:
 
 
 def published(setting: Setting, method: PlannedMethod) -> dict[str, float]:
-    """The paper's numbers of this method in this setting: its network → accuracy."""
+    """The paper's numbers for this method in this setting: its network → accuracy."""
     found: dict[str, float] = {}
     for number in _numbers() if setting.published else ():
         usual = number.setting.get("fl_optimizer", "FedAvg")

@@ -1,4 +1,4 @@
-"""The runs of a cell (a method in a setting): rates are chosen on validation data, then seeds meet test data."""
+"""The runs of a cell (a method in a setting): tuning runs choose rates on validation data, final runs use test data."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torso.papers.experiments.provenance import changed_as_json
 from torso.papers.experiments.result_files import key_of
 from torso.papers.pretrained.definition import Block, Evidence, PlannedMethod, Setting
 
-Point = Mapping[str, float]  # a choice from the grid
-_TRAINED_HERE = "trained here: "  # what a file says of model.weights, in place of a folder of this machine
+Point = Mapping[str, float]  # a point of the grid: key → value
+_TRAINED_HERE = "trained here: "  # how a json file begins model.weights, in place of a folder of this machine
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Trial:
-    """A run of a cell, or (`kind` body) of a body that is trained first."""
+    """A run of a cell, or the training of a body that comes first (`kind` body)."""
 
     cell: Cell
     kind: Literal["body", "tuning", "final"]
     point: Point
     seed: int
     config: Config
-    weights: str = ""  # what model.weights stands for, where it is a folder of this machine
+    weights: str = ""  # how a json file names model.weights, if that is a folder of this machine
 
     @property
     def name(self) -> str:
@@ -53,13 +53,13 @@ class Trial:
 
     @cached_property
     def told(self) -> dict[str, Any]:
-        """The config as the file of the cell has it: what differs from the defaults."""
+        """The config as the json file of the cell has it: the keys that differ from the defaults."""
         found = changed_as_json(self.config)
         return {**found, "model.weights": self.weights} if self.weights else found
 
     @cached_property
     def key(self) -> str:
-        """Equal for runs of the same config, whatever their seed and wherever they run."""
+        """A hash that is equal for runs of the same config, whatever their seed and machine."""
         return key_of(self.told)
 
 
@@ -69,17 +69,17 @@ def body_folder(body: str, seed: int) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """The experiments as one command runs them. `defaults` stand below the settings' own keys, `sets` above all.
-    `rounds`: share of all rounds; `work`: the folder of the runs."""
+    """The experiments as one command runs them."""
 
     evidence: Evidence
-    work: Path
-    defaults: tuple[str, ...] = ()
-    sets: tuple[str, ...] = ()
-    roots: Mapping[str, str] = field(default_factory=dict)
-    rounds: float = 1.0
+    work: Path  # folder of the runs
+    defaults: tuple[str, ...] = ()  # KEY=VALUE that keys of a setting replace
+    sets: tuple[str, ...] = ()  # KEY=VALUE that replace all others
+    roots: Mapping[str, str] = field(default_factory=dict)  # data source → data.root
+    rounds: float = 1.0  # share of all rounds
 
     def cells(self, block: Block) -> list[Cell]:
+        """Every method of a block in every setting of it."""
         return [Cell(setting, method) for setting in block.settings for method in block.methods]
 
     def setting(self, cell: Cell) -> Setting:
@@ -89,11 +89,12 @@ class Plan:
         return self.evidence.methods[cell.method]
 
     def points(self, cell: Cell) -> list[Point]:
+        """The points of the method's grid; a method without a grid has one empty point."""
         grid = self.method(cell).grid
         return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
     def bodies(self, block: Block) -> list[Trial]:
-        """The trainings that give this block its bodies."""
+        """The trainings of the bodies that this block needs."""
         wanted = dict.fromkeys(s.body for name in block.settings if (s := self.evidence.settings[name]).body)
         return [self._body(name, seed) for name in wanted for seed in range(block.seeds)]
 
@@ -102,7 +103,7 @@ class Plan:
         return Trial(Cell(name, "body"), "body", {}, seed, config)
 
     def tuning(self, cell: Cell) -> list[Trial]:
-        """One run for each point of the grid, at seed 0; none where there is nothing to choose."""
+        """A run for each point of the grid, at seed 0; none if the grid has one point."""
         points = self.points(cell)
         if len(points) < 2:
             return []
@@ -111,6 +112,7 @@ class Plan:
         return [self._trial(cell, "tuning", point, 0, self.evidence.tuning, more) for point in points]
 
     def final(self, cell: Cell, point: Point, seed: int) -> Trial:
+        """The run at a seed with the chosen point, measured on test data."""
         return self._trial(cell, "final", point, seed, 1.0, (_measured(self.setting(cell).measures),))
 
     def _trial(

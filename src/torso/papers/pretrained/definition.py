@@ -1,4 +1,4 @@
-"""pretrained.toml as validated data: settings, methods with their grids of rates, and blocks in the order of worth."""
+"""pretrained.toml as validated data: settings, methods with grids of rates, and blocks, the most important first."""
 
 from __future__ import annotations
 
@@ -22,37 +22,32 @@ class TrainedBody(Strict):
 
 
 class Setting(Strict):
-    """Data and how they are dealt.
-
-    `published`: the data set of the paper's tables whose numbers stand beside ours. `keys`: what tells this setting
-    from others in a claim. `body`: a name of `bodies`. `measures`: what is measured at the end; the sum of the first
-    `chooses` of them on validation data chooses the rates. `rounds`: share of a method's rounds. `samples`: training
-    samples, for the estimate of time."""
+    """A setting: the data, how they are dealt, and what is measured."""
 
     title: str
     dataset: str
     sets: tuple[str, ...]
-    published: str = ""
-    keys: dict[str, Any] = Field(default_factory=dict)
-    body: str = ""
-    measures: tuple[str, ...] = ("generic",)
-    chooses: int = 1
-    rounds: float = Field(1.0, gt=0)
-    samples: int = 0
+    published: str = ""  # the data set of the paper's tables with numbers to compare
+    keys: dict[str, Any] = Field(default_factory=dict)  # by which claims distinguish settings
+    body: str = ""  # a name in `bodies`
+    measures: tuple[str, ...] = ("generic",)  # at the end of a run
+    chooses: int = 1  # the sum of this many first measures on validation data chooses the rates
+    rounds: float = Field(1.0, gt=0)  # share of a method's rounds
+    samples: int = 0  # of the training set, for the estimate of time
 
 
 class PlannedMethod(Strict):
-    """`label` and `optimizer`: the paper's names. `rounds` 0: the method has none."""
+    """A method of the experiments and its grid of rates."""
 
-    label: str
+    label: str  # the paper's name
     sets: tuple[str, ...]
-    optimizer: str = "FedAvg"
-    rounds: int = Field(0, ge=0)
+    optimizer: str = "FedAvg"  # the paper's name
+    rounds: int = Field(0, ge=0)  # 0: the method has no rounds
     grid: Grid = Field(default_factory=dict)
 
 
 class Block(Strict):
-    """Every method in every setting, at the first so many seeds. A cell of two blocks is run once."""
+    """Every method in every setting, at seeds 0 to `seeds` - 1. A cell of two blocks is run once."""
 
     name: str
     settings: tuple[str, ...] = Field(min_length=1)
@@ -61,9 +56,11 @@ class Block(Strict):
 
 
 class Evidence(Strict):
+    """The definition of the experiments."""
+
     title: str
-    validation: float = Field(gt=0, lt=1)  # share of every client's training samples that rates are chosen on
-    tuning: float = Field(gt=0, le=1)  # share of the rounds that rates are chosen in
+    validation: float = Field(gt=0, lt=1)  # share of every client's training samples on which rates are chosen
+    tuning: float = Field(gt=0, le=1)  # share of the rounds that tuning runs have
     looks: int = Field(ge=1)  # how often accuracy is measured during training
     config: dict[str, Any]
     bodies: dict[str, TrainedBody] = Field(default_factory=dict)
@@ -83,4 +80,5 @@ class Evidence(Strict):
 
 @cache
 def load(path: Path = FILE) -> Evidence:
+    """The definition in a file."""
     return read_definition(Evidence, path)

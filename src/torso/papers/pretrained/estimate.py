@@ -1,4 +1,4 @@
-"""How long the blocks take at a rate of so many trained images a second."""
+"""An estimate of how long the blocks take, from a rate: trained images a second."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torso.papers.experiments.estimate import duration
 from torso.papers.pretrained.cells import Plan, Trial
 from torso.papers.pretrained.definition import Block
 
-LOOK = 3.0  # a forward pass alone is so much faster than a step of training
+LOOK = 3.0  # a forward pass alone is this many times faster than a training step
 OVERHEAD = 1.5  # seconds of a run on an accelerator before and after its rounds
 CHEAP = ("lp", "mlp-head")  # features are computed once: one pass
 
 
 def images(plan: Plan, trial: Trial) -> float:
-    """Images that a run trains on; what is only looked at counts less."""
+    """How many images a run trains on. Images that are only evaluated count less."""
     config, setting = trial.config, plan.evidence.settings.get(trial.cell.setting)
     samples = (setting.samples if setting else 50_000) * (1.0 - config.data.server_fraction)
     looked = samples / LOOK
@@ -29,7 +29,7 @@ def images(plan: Plan, trial: Trial) -> float:
 
 
 def seconds(plan: Plan, block: Block, rate: float) -> tuple[int, float]:
-    """Runs of a block that is not begun, and their time."""
+    """How many runs a block has from the start, and how many seconds they take."""
     trials = plan.bodies(block)
     for cell in plan.cells(block):
         trials += plan.tuning(cell)
@@ -38,6 +38,7 @@ def seconds(plan: Plan, block: Block, rate: float) -> tuple[int, float]:
 
 
 def print_estimate(plan: Plan, blocks: Sequence[Block], rate: float) -> None:
+    """Print the time of each block, and the sum with the blocks before it."""
     total = 0.0
     for block in blocks:
         try:

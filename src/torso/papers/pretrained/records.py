@@ -1,4 +1,4 @@
-"""The file of a cell: the rates that were tried, and for each seed what came out, over the rounds, and from what."""
+"""The json file of a cell: the rates that were tried and, for each seed, results, accuracy over rounds and origin."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def empty(cell: Cell) -> Record:
 
 
 def knows(record: Record | None, trial: Trial) -> bool:
-    """Whether the record has the result of this very run."""
+    """Whether the record has the result of this run, with the same config."""
     if record is None:
         return False
     if trial.kind == "final":
@@ -38,7 +38,9 @@ def knows(record: Record | None, trial: Trial) -> bool:
 
 
 def chosen(record: Record | None, trials: Sequence[Trial], points: Sequence[Point]) -> Point | None:
-    """The point that is best on validation data; None until all have been tried. A cell without a grid has one."""
+    """The point that is best on validation data; None until all have been tried, or if all diverged.
+
+    `trials`: the tuning runs. A cell without tuning runs has one point."""
     if not trials:
         return points[0]
     if record is None or not all(knows(record, trial) for trial in trials):
@@ -54,7 +56,7 @@ def _score(tried: Mapping[str, Any]) -> float:
 
 
 def note(record: Record, trial: Trial, result: Result, folder: Path) -> None:
-    """Add the result of a run. What came from another config is dropped."""
+    """Add the result of a run. Results of other configs are dropped."""
     if trial.kind == "tuning":
         _note_tuning(record, trial, result)
         return
@@ -89,7 +91,7 @@ def _note_tuning(record: Record, trial: Trial, result: Result) -> None:
 
 
 def is_final(result: Result) -> bool:
-    """Whether the run tells something of the method: it ended well or diverged."""
+    """Whether the result is one of the method: the run finished or diverged. Otherwise the machine failed."""
     return result.ok or is_divergence(result.status)
 
 

@@ -1,4 +1,4 @@
-"""Run the blocks in the order of their worth until time is up; a second call goes on where the first ended."""
+"""Run the blocks, the most important first, until time is up. A second call continues where the first stopped."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ Say = Callable[[str], None]
 
 @dataclass
 class Runs:
-    """The runs of a plan and the files of its cells (`folder`)."""
+    """The runs of a plan, and the json files of its cells."""
 
     plan: Plan
-    folder: Path
+    folder: Path  # of the json files
     stop: Deadline
     say: Say = print
     listener: Listener | None = None
-    cells: dict[str, Record] = field(default_factory=dict)
+    cells: dict[str, Record] = field(default_factory=dict)  # name of a cell → record
     broken: dict[str, str] = field(default_factory=dict)  # name of a run or block → what went wrong
 
     def __post_init__(self) -> None:
         self.cells = records.read(self.folder)
 
     def go(self, blocks: Sequence[Block], processes: int = 1) -> bool:
-        """Run what is not known yet; returns whether all is done.
+        """Run what is missing, and return whether all is done.
 
-        Block by block: bodies, then rates, then seeds. The seeds of a block, the rates of the next and the bodies of
-        the one after it run side by side, so that no process waits for the last run of a block."""
+        A block needs bodies first, then tuning runs, then final runs. The final runs of a block, the tuning runs of the
+        next block and the bodies of the one after it run in parallel, so that no process waits for the last run of a
+        block."""
         possible = [block for block in blocks if self._possible(block)]
         if possible:
             cell = self.plan.cells(possible[0])[0]
@@ -53,7 +54,7 @@ class Runs:
         return not self.broken
 
     def _possible(self, block: Block) -> bool:
-        """Whether all configs of a block are accepted here; where one is not, the others go on without the block."""
+        """Whether all configs of a block are accepted here. If one is not, the block is left out and noted."""
         try:
             for cell in self.plan.cells(block):
                 self.plan.tuning(cell)
@@ -65,10 +66,13 @@ class Runs:
         return True
 
     def _wave(self, blocks: Sequence[Block], number: int) -> Iterator[Trial]:
-        """The seeds of one block, the rates of the next, the bodies of the one after; those that are not known yet."""
+        """The missing runs of a step: bodies of block `number`, tuning runs of the block before it, and final runs of
+        the one before that. The final runs come first."""
         given: set[str] = set()
-        for place, step in ((number - 2, self._seeds), (number - 1, self._rates), (number, self._bodies)):
-            for trial in step(blocks[place]) if 0 <= place < len(blocks) else ():
+        for place, trials_of in ((number - 2, self._seeds), (number - 1, self._rates), (number, self._bodies)):
+            if not 0 <= place < len(blocks):
+                continue
+            for trial in trials_of(blocks[place]):
                 if trial.name not in given:
                     given.add(trial.name)
                     yield trial
@@ -88,14 +92,14 @@ class Runs:
                 yield from self._missing(cell, block.seeds)
 
     def _missing(self, cell: Cell, seeds: int) -> list[Trial]:
-        """The runs on test data that are still to do. Where no rate has been chosen yet, those of any rate."""
+        """The final runs that are still to do. If no rate has been chosen yet, those of the grid's first point."""
         known, points = self.cells.get(cell.name), self.plan.points(cell)
         point = records.chosen(known, self.plan.tuning(cell), points)
         trials = [self.plan.final(cell, points[0] if point is None else point, seed) for seed in range(seeds)]
         return [trial for trial in trials if not records.knows(known, trial)]
 
     def _run(self, trials: Sequence[Trial], workers: Crew | None) -> bool:
-        """False where time was up."""
+        """Run the trials; False if time was up."""
         return run_in_time(
             trials, self.plan.work, self.stop, self._note, self.say, crew=workers, listener=self.listener
         )
@@ -121,7 +125,7 @@ class Runs:
 
 
 def _check_data(trial: Trial) -> None:
-    """Raise RequestError where the files of the data are not there."""
+    """Raise a RequestError if the files of the data are missing."""
     data = trial.config.data
     if not data.root and data.source in KNOWN:
         raise RequestError(f"{trial.cell.setting}: the data of data.source = {data.source!r} are in no --data-root")

@@ -1,1 +1,1 @@
-"""What privacy costs, and what personal heads buy: the experiments of privacy.toml, one json file a cell."""
+"""What privacy costs, and what personal heads buy: the experiments of privacy.toml, a json file for each cell."""

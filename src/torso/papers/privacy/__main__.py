@@ -1,6 +1,6 @@
 """`python -m torso.papers.privacy --seconds 300 --data-root DIR`: run privacy.toml until time is up.
 
-It takes the flags of `python -m torso.papers.pretrained`. Every cell has a json file in docs/privacy."""
+It has the options of `python -m torso.papers.pretrained`. Every cell has a json file in docs/privacy."""
 
 from __future__ import annotations
 

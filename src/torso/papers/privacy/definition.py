@@ -1,4 +1,4 @@
-"""Where the plan of private runs is, and where its results are."""
+"""Paths: the definition of the private runs, and the folder of their results."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from pathlib import Path
 
 FILE = Path(__file__).with_name("privacy.toml")
 FOLDER = Path("docs") / "privacy"
-AUDITS = "audits"  # folder of the audits' json files, below
+AUDITS = "audits"  # folder below FOLDER with the json files of audits

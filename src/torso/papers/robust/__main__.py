@@ -1,8 +1,8 @@
-"""`python -m torso.papers.robust --seconds 500 --data-root DIR`: run a plan, cifar10.toml, until time is up.
+"""`python -m torso.papers.robust --seconds 500 --data-root DIR`: run a plan (by default cifar10.toml) until time is up.
 
-Each method under an attack has a json file in `--folder` (by default docs/robustness/ and the plan's name);
-what is there is not run again. Run folders are below `--work`. `--pack FILE` writes all json files into one archive, to
-be carried from machine to machine."""
+Each method under an attack has a json file in `--folder` (by default docs/robustness/ and the plan's name). Results in
+these files are not run again. Run folders are below `--work`. `--pack FILE` writes all json files into one archive, to
+move them to another machine."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def _go(said: argparse.Namespace) -> int:
 
 
 def _only(evidence: Evidence, text: str) -> frozenset[str]:
+    """The names of --only. Raises a RequestError if one is unknown."""
     names = frozenset(filter(None, text.split(",")))
     known = {**evidence.methods, **evidence.attacks, **evidence.rules}
     for name in sorted(names - known.keys()):
@@ -64,7 +65,7 @@ def _run(plan: Plan, said: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = common_options("robust", str(__doc__), FILE, None)
-    parser.add_argument("--only", default="", help="names of methods, attacks and rules, with commas between")
+    parser.add_argument("--only", default="", help="names of methods, attacks and rules, separated by commas")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What the files of results say: accuracies by seed, and what an attack costs, with its interval over seeds."""
+"""Accuracies by seed from the json files, and what an attack costs, with its interval over seeds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torso.papers.robust.cells import Cell
 from torso.papers.robust.definition import MEAN, NONE, Evidence
 from torso.report.statistics import student_quantile
 
-CHANCE = 10.0  # percent: what a run counts that diverged, ten classes
+CHANCE = 10.0  # accuracy in % that counts for a run that diverged: chance among ten classes
 GENERIC, PERSONAL, WORST = "generic", "benign", "worst_tenth"
 BySeed = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, and half of Student's 95 % interval; NaN with one seed."""
+    """A mean over seeds with its error."""
 
     mean: float
-    half: float
+    half: float  # of Student's 95 % interval; NaN with one seed
     seeds: int
 
     @classmethod
@@ -39,13 +39,13 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Answers:
-    """The results, by cell."""
+    """The results of a plan, by cell."""
 
     records: Mapping[str, Record]
     known: Evidence
 
     def runs(self, cell: Cell) -> Mapping[str, Record]:
-        """Seed → what came out."""
+        """Seed → record of the run."""
         rules = self.records.get(cell.file, {"rules": {}})["rules"]
         found: Mapping[str, Record] = rules.get(cell.rule, {"runs": {}})["runs"]
         return found
@@ -54,7 +54,7 @@ class Answers:
         return sum(run["status"] != "ok" for run in self.runs(cell).values())
 
     def values(self, cell: Cell, measure: str) -> BySeed:
-        """A run that diverged counts as chance."""
+        """Seed → value of a measure. A run that diverged counts as chance."""
         return {seed: float(run.get(measure, CHANCE)) for seed, run in self.runs(cell).items()}
 
     def mean(self, cell: Cell, measure: str) -> float:
@@ -62,13 +62,13 @@ class Answers:
         return fmean(found.values()) if found else math.nan
 
     def lost(self, cell: Cell, measure: str) -> BySeed:
-        """Points that the attack takes: without an attack under the plain mean, minus the cell; by seed."""
+        """Seed → points that the method loses: without an attack under the plain mean, minus this cell."""
         before = self.values(Cell(cell.method, NONE, MEAN), measure)
         return {seed: before[seed] - value for seed, value in self.values(cell, measure).items() if seed in before}
 
     @property
     def met_by_all(self) -> list[str]:
-        """The attacks that every method has met, under the plain mean and at the same seeds."""
+        """The attacks that were run with every method, under the plain mean and at the same seeds."""
         return [
             attack
             for attack in self.attacks
@@ -76,7 +76,8 @@ class Answers:
         ]
 
     def best_over_attacks(self, method: str, measure: str) -> str | None:
-        """The rule with the highest mean over these attacks, of the rules that have met all of them at all seeds."""
+        """The rule with the highest mean over the attacks of `met_by_all`, of the rules that were run with all of them
+        at all seeds; None if there is none."""
         met = self.met_by_all
         means = {
             rule: fmean(self.mean(Cell(method, attack, rule), measure) for attack in met)
@@ -90,12 +91,12 @@ class Answers:
 
     @property
     def attacks(self) -> list[str]:
-        """The attacks of which anything has been run."""
+        """The attacks with at least one run."""
         return [a for a in self.known.attacks if any(self.runs(cell) for cell in self._cells(a))]
 
     @property
     def methods(self) -> list[str]:
-        """The methods with rounds of which anything has been run."""
+        """The methods with at least one run, without training alone."""
         there = {cell.method for cell in self.cells() if self.runs(cell)}
         return [name for name, method in self.known.methods.items() if name in there and not method.alone]
 
@@ -106,8 +107,8 @@ class Answers:
         return (cell for attack in self.known.attacks for cell in self._cells(attack))
 
     def less_hurt(self, method: str, than: str, rules: tuple[str, str], measure: str) -> Estimate:
-        """Points that attacks take from another method (`than`), minus those that they take from this one: the mean
-        over the attacks that all methods have met, paired by seed. `rules`: the other's and this one's."""
+        """Points that another method (`than`) loses under attack, minus those that this method loses: the mean over
+        the attacks of `met_by_all`, paired by seed. `rules`: the other method's and this method's."""
         apart: dict[str, list[float]] = {}
         for attack in self.met_by_all:
             theirs = self.lost(Cell(than, attack, rules[0]), measure)
@@ -117,6 +118,6 @@ class Answers:
         return Estimate.over(fmean(apart[seed]) for seed in sorted(apart))
 
     def spread(self, measure: str) -> list[float]:
-        """Standard deviations over seeds, of all cells with several."""
+        """The standard deviation over seeds of every cell with several seeds."""
         found = [list(self.values(cell, measure).values()) for cell in self.cells()]
         return [stdev(values) for values in found if len(values) > 1]

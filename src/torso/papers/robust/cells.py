@@ -1,4 +1,4 @@
-"""The runs: a method under an attack with a server rule, at a seed."""
+"""The runs of a plan: a method under an attack with a server rule, at a seed."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Cell:
 
     @property
     def file(self) -> str:
-        """Cells of all rules have one file."""
+        """Name of the json file: it has the cells of all rules."""
         return f"{self.method}-{self.attack}"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A run of a cell."""
+    """A run of a cell at a seed."""
 
     cell: Cell
     seed: int
@@ -45,7 +45,7 @@ class Trial:
 
     @cached_property
     def told(self) -> dict[str, Any]:
-        """What of the config differs from the defaults."""
+        """The keys of the config that differ from the defaults."""
         return changed_as_json(self.config)
 
     @cached_property
@@ -55,32 +55,32 @@ class Trial:
 
 @dataclass(frozen=True)
 class Plan:
-    """The experiments as one command runs them. `sets` stand above all else; `rounds`: share of all rounds; `work`: the
-    folder of the runs; `only`: names of methods, attacks and rules, where not all of them are wanted; `seeds`: in place
-    of the file's, if not 0; `lengths`: method → what `{length}` stands for."""
+    """The experiments as one command runs them."""
 
     evidence: Evidence
-    work: Path
-    sets: tuple[str, ...] = ()
-    roots: Mapping[str, str] = field(default_factory=dict)
-    rounds: float = 1.0
-    only: frozenset[str] = frozenset()
-    seeds: int = 0
-    lengths: Mapping[str, float] = field(default_factory=dict)
+    work: Path  # folder of the runs
+    sets: tuple[str, ...] = ()  # KEY=VALUE that replace all others
+    roots: Mapping[str, str] = field(default_factory=dict)  # data source → data.root
+    rounds: float = 1.0  # share of all rounds
+    only: frozenset[str] = frozenset()  # names of the wanted methods, attacks and rules; empty: all
+    seeds: int = 0  # in place of the definition's number, if not 0
+    lengths: Mapping[str, float] = field(default_factory=dict)  # method → the value of `{length}` in a rule's settings
 
     @property
     def methods(self) -> list[str]:
+        """The methods that are wanted."""
         return self._wanted(self.evidence.methods)
 
     @property
     def needs_lengths(self) -> bool:
+        """Whether a wanted rule depends on the length of uploads."""
         return any("{length}" in text for rule in self._wanted(self.evidence.rules) for text in self._sets(rule))
 
     def _sets(self, rule: str) -> tuple[str, ...]:
         return self.evidence.rules[rule].sets
 
     def trials(self) -> Iterator[Trial]:
-        """Attack after attack. The rules of a method stand together: they train in one stack."""
+        """All runs, attack after attack. The rules of a method are neighbours, because they train in one stack."""
         for attack in self._wanted(self.evidence.attacks):
             for method in self.methods:
                 cells = [Cell(method, attack, rule) for rule in self._wanted(self.evidence.rules)]
@@ -92,15 +92,16 @@ class Plan:
         return Trial(cell, seed, _seeded(self._config(cell), seed))
 
     def plain(self, method: str) -> Trial:
-        """A method without an attack, under the mean."""
+        """The run of a method without an attack, under the mean, at seed 0."""
         return self.trial(Cell(method, NONE, MEAN), 0)
 
     def _meets(self, cell: Cell) -> bool:
-        """No attack and no rule reaches clients that train alone: one cell tells all of them."""
+        """Whether the cell has to be run. No attack and no rule changes clients that train alone, so for them one cell
+        is enough."""
         return not self.evidence.methods[cell.method].alone or (cell.attack, cell.rule) == (NONE, MEAN)
 
     def _wanted(self, names: Collection[str]) -> list[str]:
-        """Those of one kind that are asked for; all, where none of them is named."""
+        """The names that `only` has; all names if it has none of them."""
         return [name for name in names if name in self.only] or list(names)
 
     def _config(self, cell: Cell) -> Config:

@@ -1,4 +1,4 @@
-"""cifar10.toml and digits.toml as validated data: methods, server rules, and attacks in the order of their worth."""
+"""cifar10.toml and digits.toml as validated data: methods, server rules, and attacks, the most important first."""
 
 from __future__ import annotations
 
@@ -15,37 +15,36 @@ NONE, MEAN = "none", "mean"  # the attack and the rule that others are compared 
 
 
 class PlannedMethod(Strict):
-    """`shares`: what travels, in words. `alone`: nothing does, so that no attack and no rule reaches the clients."""
+    """A method of the experiments."""
 
     label: str
-    shares: str
-    alone: bool = False
+    shares: str  # what travels, in words
+    alone: bool = False  # nothing travels, so attacks and rules change nothing
     sets: tuple[str, ...]
 
 
 class Rule(Strict):
-    """`{length}` in a setting stands for the median length of the method's uploads without an attack."""
+    """A server rule of the experiments."""
 
     label: str
-    sets: tuple[str, ...]
+    sets: tuple[str, ...]  # `{length}` is replaced by the median length of the method's uploads without an attack
 
 
 class PlannedAttack(Strict):
-    """`measures`: what is measured besides."""
+    """An attack of the experiments."""
 
     label: str
     sets: tuple[str, ...]
-    measures: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()  # further measures of its runs
 
 
 class Evidence(Strict):
-    """`lengths`: the number of rounds in which the lengths of uploads are measured. `stack`: how many clients may train
-    side by side."""
+    """The definition of the experiments."""
 
     title: str
     seeds: int = Field(ge=1)
-    lengths: int = Field(ge=1)
-    stack: int = Field(ge=1)
+    lengths: int = Field(ge=1)  # number of rounds in which the lengths of uploads are measured
+    stack: int = Field(ge=1)  # how many clients may train in one stack
     config: dict[str, Any]
     methods: dict[str, PlannedMethod]
     rules: dict[str, Rule]
@@ -61,4 +60,5 @@ class Evidence(Strict):
 
 @cache
 def load(path: Path = FILE) -> Evidence:
+    """The definition in a file."""
     return read_definition(Evidence, path)

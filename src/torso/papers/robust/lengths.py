@@ -1,4 +1,4 @@
-"""How long honest uploads are without an attack: what `clip` and `radius` are chosen by."""
+"""The length of honest uploads without an attack, from which `clip` and `radius` are chosen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILE = "lengths.json"
 
 @dataclass(frozen=True)
 class Watching(Mean):
-    """The mean, which notes the length of every upload."""
+    """The mean as a server rule that also notes the length of every upload."""
 
     needs_each: ClassVar[bool] = True
     seen: list[float] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Watching(Mean):
 
 
 def upload_length(plan: Plan, method: str) -> Record:
-    """The median over the uploads of the first rounds, without an attack, at seed 0; two digits of it."""
+    """The median length of the uploads of the first rounds, without an attack, at seed 0, rounded to two digits."""
     trial = plan.plain(method)
     config, watching, rounds = trial.config, Watching(), plan.evidence.lengths
     short = config.train.model_copy(update={"rounds": rounds, "schedule": "const"})
@@ -45,13 +45,14 @@ def upload_length(plan: Plan, method: str) -> Record:
 
 
 def known_lengths(folder: Path) -> dict[str, Record]:
+    """Method → its measured length, from lengths.json."""
     path = folder / FILE
     found: dict[str, Record] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return found
 
 
 def with_lengths(plan: Plan, folder: Path, say: Callable[[str], None]) -> Plan:
-    """The plan with the lengths of all its methods; those that the folder does not know are measured."""
+    """The plan with the lengths of all its methods. Lengths that the folder does not have are measured and written."""
     known = known_lengths(folder)
     for method in plan.methods:
         if plan.evidence.methods[method].alone or not plan.needs_lengths:

@@ -1,4 +1,4 @@
-"""The file of a method under an attack: for each rule its config, and what came out at each seed."""
+"""The json file of a method under an attack: for each rule its config, and the results at each seed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ HONEST = "benign"  # the measure of clients that do not attack
 
 
 def read(folder: Path) -> dict[str, Record]:
-    """Name of a file → what it holds; those of methods under attacks alone."""
+    """Name of a file → its record. Files of other kinds (lengths.json) are left out."""
     return {name: record for name, record in read_all(folder).items() if "rules" in record}
 
 
 def knows(records: Mapping[str, Record], trial: Trial) -> bool:
-    """Whether the files have the result of this very run."""
+    """Whether the files have the result of this run, with the same config."""
     rules = records.get(trial.cell.file, {"rules": {}})["rules"]
     found = rules.get(trial.cell.rule, {"runs": {}})
     return bool(found["runs"].get(str(trial.seed)) and found["key"] == trial.key)
@@ -32,7 +32,7 @@ def empty(cell: Cell) -> Record:
 
 
 def note(record: Record, trial: Trial, result: Result, folder: Path) -> None:
-    """Add the result of a run. What came from another config is dropped."""
+    """Add the result of a run. Results of other configs are dropped."""
     found = record["rules"].get(trial.cell.rule)
     if found is None or found["key"] != trial.key:
         found = {"key": trial.key, "config": trial.told, "runs": {}}
@@ -49,7 +49,7 @@ def note(record: Record, trial: Trial, result: Result, folder: Path) -> None:
 
 
 def _spread(honest: Accuracy | None) -> Record:
-    """Over honest clients: the worst tenth, and quantiles."""
+    """The worst tenth and the quantiles over honest clients."""
     if honest is None or not honest.n:
         return {}
     return {
@@ -59,7 +59,7 @@ def _spread(honest: Accuracy | None) -> Record:
 
 
 def _origin(record: Record, trial: Trial, result: Result, folder: Path) -> int:
-    """The place in the file's list of where runs come from: machine, versions, data."""
+    """The place of the run's origin (machine, versions, data) in the file's list of origins. A new one is added."""
     data = data_of(trial.config, folder)
     said = {
         "machine": machine_of(folder),

@@ -1,4 +1,4 @@
-"""Run all that is not known yet until time is up; a second call goes on where the first ended."""
+"""Run what is missing until time is up. A second call continues where the first stopped."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from torso.results.result import Result
 
 @dataclass
 class Runs:
-    """The runs of a plan and their files (`folder`)."""
+    """The runs of a plan, and the json files of their results."""
 
     plan: Plan
-    folder: Path
+    folder: Path  # of the json files
     stop: Deadline
     say: Callable[[str], None] = print
     known: dict[str, Record] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Runs:
         return [trial for trial in self.plan.trials() if not records.knows(self.known, trial)]
 
     def go(self, processes: int = 1) -> bool:
-        """Run what is not known yet; returns whether all is done."""
+        """Run what is missing, and return whether all is done."""
         self.plan = with_lengths(self.plan, self.folder, self.say)
         trials = self.missing()
         if not trials:

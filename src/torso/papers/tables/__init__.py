@@ -1,1 +1,1 @@
-"""The papers' tables: published numbers and recipes (a folder per paper), the runs that answer them, the claims."""
+"""The papers' tables: published numbers and recipes (a folder for each paper), the runs, the answers, the claims."""

@@ -1,4 +1,4 @@
-"""The answers of a table's runs: table.json has one for each line, ours beside the published number."""
+"""The answers of a table: our result beside the published number, one record for each line of table.json."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunAnswers:
-    """What one run measured. `values`: place of a line → mean and standard deviation; empty where the run failed."""
+    """What one run measured for the lines of a table."""
 
     seed: int
     status: str
-    values: Mapping[int, tuple[float, float]]
+    values: Mapping[int, tuple[float, float]]  # place of a line → mean and standard deviation; empty if the run failed
     versions: Mapping[str, str]
     config: Mapping[str, Any]
     data: str = ""  # name of the data file
@@ -34,6 +34,7 @@ class RunAnswers:
 
 
 def read(result: Result, config: Config, answers: Mapping[int, str], where: Mapping[str, str]) -> RunAnswers:
+    """The answers of a finished run. `answers`: place of a line → measure. `where`: the machine."""
     values = {place: _value(result, name) for place, name in answers.items()} if result.ok else {}
     data = file_of(config.data.source, config.data.root)
     known = (result.versions, changed(config), data, where, result.sha256)
@@ -41,21 +42,23 @@ def read(result: Result, config: Config, answers: Mapping[int, str], where: Mapp
 
 
 def failed(error: Exception, config: Config) -> RunAnswers:
+    """The answers of a run that broke: no values, and the error as status."""
     return RunAnswers(config.run.seed, f"failed: {error}", {}, {}, changed(config))
 
 
 def _value(result: Result, name: str) -> tuple[float, float]:
+    """Mean and standard deviation of a measure or a cost."""
     if name == "cost.forward_passes":
         return float(result.cost.forward_passes), 0.0
     if name == "cost.gigabytes":
         return (result.cost.bytes_up + result.cost.bytes_down) / 1e9, 0.0
     if name not in result.accuracy:
-        raise RequestError(f"{str(result.folder)!r} has no measure {name!r}; it was run with another recipe.")
+        raise RequestError(f"{str(result.folder)!r} has no measure {name!r}: it was run with another recipe.")
     return result.accuracy[name].mean, result.accuracy[name].std
 
 
 def answers_of(plan: TablePlan, found: Sequence[Mapping[int, RunAnswers]]) -> list[Answer]:
-    """The answers of the selected lines. `found`: for each line, seed → what the run measured."""
+    """The answers of the selected lines. `found`: for each line, seed → the answers of the run."""
     return [_answer(plan, place, found[place]) for place in sorted(plan.chosen)]
 
 
@@ -82,24 +85,34 @@ def _answer(plan: TablePlan, place: int, by_seed: Mapping[int, RunAnswers]) -> A
     if not by_seed:
         return answer
     by_seed = dict(sorted(by_seed.items()))  # on a cluster runs end in any order
+    values = {seed: found.values[place] for seed, found in by_seed.items() if place in found.values}
+    bad = {str(seed): found.status for seed, found in by_seed.items() if place not in found.values}
+    answer["status"] = next(iter(bad.values()), "ok")
+    answer |= _origin(by_seed)
+    if bad:
+        answer["failed"] = bad
+    if values:
+        answer["ours"] = _ours(number.std_over, values)
+    return answer
+
+
+def _origin(by_seed: Mapping[int, RunAnswers]) -> Answer:
+    """Where a number comes from: config, machine, versions, data and, if they are known, SHA-256 by seed."""
     first = next(iter(by_seed.values()))
-    known = {
+    origin: Answer = {
         "config": dict(first.config),
         "machine": one_after_another(found.machine for found in by_seed.values()),
         "versions": dict(first.versions),
         "data": first.data,
-        **(
-            {"sha256": sums} if (sums := {str(seed): dict(f.sha256) for seed, f in by_seed.items() if f.sha256}) else {}
-        ),
     }
-    values = {seed: found.values[place] for seed, found in by_seed.items() if place in found.values}
-    bad = {str(seed): found.status for seed, found in by_seed.items() if place not in found.values}
-    seen = {**answer, "status": next(iter(bad.values()), "ok"), **known, **({"failed": bad} if bad else {})}
-    return {**seen, "ours": _ours(number.std_over, values)} if values else seen
+    sums = {str(seed): dict(found.sha256) for seed, found in by_seed.items() if found.sha256}
+    if sums:
+        origin["sha256"] = sums
+    return origin
 
 
 def failures(answer: Answer) -> list[str]:
-    """Why seeds of a line failed: one message per seed."""
+    """Why runs of a line failed: one message for each seed."""
     status = str(answer["status"])
     return list(answer.get("failed", {}).values()) or [status] * status.startswith("failed")
 
@@ -110,13 +123,14 @@ def diverged(answer: Answer) -> bool:
 
 
 def is_divergence(why: str) -> bool:
-    """Whether training failed, not the machine."""
+    """Whether a message says that training diverged, rather than that the machine failed."""
     return "non-finite" in why
 
 
 def _ours(std_over: str | None, values: Mapping[int, tuple[float, float]]) -> Answer:
-    """Mean over seeds. `std` is over clients (root of the mean variance) or over seeds, as in the paper. `seeds` has
-    the value of each seed."""
+    """Mean over seeds, standard deviation, and the value of each seed.
+
+    The standard deviation is over clients (root of the mean variance) or over seeds, as the paper's is."""
     found = over_seeds({seed: mean for seed, (mean, _) in values.items()})
     if std_over == "clients":
         spread = math.sqrt(fmean(std**2 for _, std in values.values()) + pstdev(found["seeds"].values()) ** 2)
@@ -125,7 +139,7 @@ def _ours(std_over: str | None, values: Mapping[int, tuple[float, float]]) -> An
 
 
 def over_seeds(values: Mapping[int, float]) -> Answer:
-    """Mean, standard deviation (None with one seed), and the value of each seed."""
+    """Mean, standard deviation over seeds (None with one seed), and the value of each seed."""
     means = {seed: round(value, 4) for seed, value in values.items()}
     std = round(stdev(means.values()), 4) if len(means) > 1 else None
     return {"mean": round(fmean(means.values()), 4), "std": std, "seeds": {str(s): m for s, m in means.items()}}

@@ -1,4 +1,4 @@
-"""The papers' claims (claims.toml): differences between methods, judged by the published numbers and by ours."""
+"""The papers' claims (claims.toml) and the verdicts on them, by the published numbers and by ours."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from torso.papers.tables.answers import Answer
 from torso.papers.tables.pairs import Pair, Tally, matched, tally
 
 _FILE = Path(__file__).with_name("claims.toml")
-OWN = "fedncm/pretrained"  # settings of our own (docs/pretrained), of which the paper has no numbers
+OWN = "fedncm/pretrained"  # settings of our own (docs/pretrained), for which the paper has no numbers
 ELSEWHERE = "another body"
-STAND_IN = ("plain draw", "mirrored only")  # second lines that stand in for first lines until those have been run
+STAND_IN = ("plain draw", "mirrored only")  # variants that are judged until more of the main runs have been made
 
 
 @dataclass(frozen=True)
 class ClaimedDifference:
-    """`better` minus `worse` is above `by`, in every setting of some tables.
+    """A comparison of a claim: `better` minus `worse` is above `by`, in every setting of some tables.
 
     `same = "base"`: both sides name several methods, which are compared one to one by the name before the plus sign."""
 
     tables: tuple[str, ...]
-    better: Mapping[str, Any]
+    better: Mapping[str, Any]  # key → value, or list of values, of the answers on this side
     worse: Mapping[str, Any]
-    by: float = 0.0
+    by: float = 0.0  # points
     same: str = ""
 
     def one_to_one(self) -> list[ClaimedDifference]:
+        """The comparison itself or, with `same`, one for each pair of methods."""
         if not self.same:
             return [self]
         others = {_base(name): name for name in self.worse["method"]}
@@ -45,7 +46,7 @@ class ClaimedDifference:
         ]
 
     def pairs(self, tables: Mapping[str, Sequence[Answer]], way: str = "") -> list[Pair]:
-        """The pairs of first lines, or of second lines of this name."""
+        """The pairs of the main runs or, with `way`, of the variant of this name."""
         answers = [answer for name in self.tables for answer in tables.get(name, ())]
         if way:
             answers = [{**answer, "variant": ""} for answer in answers if answer["variant"] == way]
@@ -58,10 +59,10 @@ def _base(name: str) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """The differences hold in at least `share` of all their pairs."""
+    """A claim of a paper: its comparisons are true in at least `share` of all their pairs."""
 
     paper: str
-    says: str
+    says: str  # in our words
     differences: tuple[ClaimedDifference, ...]
     share: float = 1.0
 
@@ -72,11 +73,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim and its pairs: each has the paper's numbers, some have ours."""
+    """A claim with its pairs of numbers. Each pair has the paper's numbers, some also have ours."""
 
     claim: Claim
     pairs: Sequence[Pair]
-    way: str = ""  # the name of the second lines that it is judged by
+    way: str = ""  # the variant that the claim is judged by; empty: the main runs
 
     @cached_property
     def published(self) -> Tally:
@@ -98,29 +99,35 @@ class Verdict:
 
     @property
     def missing(self) -> list[str]:
-        """Methods of the claim of which nothing has been run, while others have."""
+        """Methods of the claim without any run; empty if no method of it has been run."""
         run = {str(side["method"]) for pair in self.pairs if pair.run for side in (pair.better, pair.worse)}
         named = dict.fromkeys(str(side["method"]) for pair in self.pairs for side in (pair.worse, pair.better))
         return [name for name in named if name not in run] if run else []
 
     @property
     def word(self) -> str:
+        """The verdict in words: `holds so far (plain draw, one seed)`."""
         if not self.ours.there:
             return "no evidence yet"
-        where = [ELSEWHERE] if self.elsewhere else [self.way] if self.way else []
-        doubts, said = self.doubts, [*where, *self.doubts]
-        return self.outcome + " so far" * bool(doubts) + f" ({', '.join(said)})" * bool(said)
+        doubts = self.doubts
+        notes = list(doubts)
+        if self.elsewhere:
+            notes.insert(0, ELSEWHERE)
+        elif self.way:
+            notes.insert(0, self.way)
+        text = f"{self.outcome} so far" if doubts else self.outcome
+        return f"{text} ({', '.join(notes)})" if notes else text
 
     @property
     def elsewhere(self) -> bool:
-        """Whether all pairs that have been run are of our own settings, of which the paper has no numbers."""
+        """Whether all pairs that have been run are of our own settings, for which the paper has no numbers."""
         run = [pair for pair in self.pairs if pair.run]
         return bool(run) and not any(pair.quoted for pair in run)
 
     @property
     def wanted(self) -> float:
-        """In what share of the pairs that have been run the claim has to hold: not more than in the paper's own numbers
-        of these pairs, but at least in half."""
+        """The share of the pairs that have been run in which the claim has to be true: that of the claim, but not more
+        than in the paper's own numbers of these pairs, and at least a half."""
         theirs = self.published_there.share if self.published_there.there else 1.0
         return max(0.5, min(self.claim.share, theirs))
 
@@ -128,9 +135,9 @@ class Verdict:
     def outcome(self) -> str:
         """The verdict by the pairs that have been run.
 
-        A claim that is met in enough pairs holds only in part if more pairs are clearly against it than the paper
-        itself has exceptions there. One that is met in half of them does not hold if more are clearly against than for
-        it."""
+        A claim that is true in enough pairs holds only in part if more pairs are clearly against it than the paper
+        itself has exceptions there. A claim that is true in half of the pairs does not hold if more pairs are clearly
+        against it than for it."""
         exceptions = self.published_there.there - self.published_there.held
         if self.ours.share >= self.wanted:
             return "holds" if self.ours.against <= exceptions else "holds in part"
@@ -139,8 +146,8 @@ class Verdict:
 
     @property
     def doubts(self) -> list[str]:
-        """Why the outcome is not final. It is final once half of the pairs have been run with several seeds: of the
-        paper's, or of our own where only those were run."""
+        """Why the outcome is not final. It is final once half of the pairs have been run with several seeds. The pairs
+        are the paper's or, if only pairs of our own settings were run, those."""
         half = (self.ours if self.elsewhere else self.published).there / 2
         if self.ours.several >= half:
             return []
@@ -154,12 +161,13 @@ def _table(answer: Answer) -> str:
 
 
 def claims() -> tuple[Claim, ...]:
+    """All claims of claims.toml."""
     tree = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     return tuple(_claim(one) for one in tree["claims"])
 
 
 def _claim(tree: Mapping[str, Any]) -> Claim:
-    """`also`: the same difference in other tables, with its own keys over the first ones."""
+    """The claim of a section of claims.toml. `also`: the same comparison in other tables, with some keys replaced."""
     of_claim = {key: tree[key] for key in ("paper", "says", "share") if key in tree}
     of_difference = {key: tree[key] for key in ("tables", "better", "worse", "by", "same") if key in tree}
     each = [{**of_difference, **other} for other in ({}, *tree.get("also", ()))]
@@ -169,9 +177,9 @@ def _claim(tree: Mapping[str, Any]) -> Claim:
 
 
 def judge(claim: Claim, tables: Mapping[str, Sequence[Answer]]) -> Verdict:
-    """The verdict on a claim by the answers of its tables: by first lines, or by second lines that stand in for
-    them where more of its pairs have been run."""
+    """The verdict on a claim by the answers of its tables: by the main runs, or by the variant in STAND_IN with more
+    of the claim's pairs."""
     found = [
         Verdict(claim, [p for one in claim.differences for p in one.pairs(tables, way)], way) for way in ("", *STAND_IN)
     ]
-    return max(found, key=lambda verdict: verdict.ours.there)  # of equals the first
+    return max(found, key=lambda verdict: verdict.ours.there)  # the first of equal ones

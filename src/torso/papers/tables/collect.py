@@ -1,4 +1,4 @@
-"""Collect the results of tables into the json files of docs/reproduction, where the config is still the recipe's."""
+"""Collect results of tables into the json files of docs/reproduction, if their config is still the recipe's."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from torso.results.files import write_text
 
 _OURS = ("ours", "status", "failed", "config", "machine", "versions", "data", "sha256")
 _FREE = ("run.", "personalize.sweep", "measure.names", "measure.every", "measure.during", "measure.analyses")
-"""Keys that say where and how a run ran, and what else it measured."""
+"""Beginnings of config keys that do not change a number: where and how a run ran, and what else it measured."""
 
 
 @cache
 def whole_table(name: str) -> TablePlan:
-    """The plan of a whole table with one seed."""
+    """The plan of a whole table, with one seed."""
     return plan(recipe(name))
 
 
 def blank(name: str) -> list[Answer]:
-    """The answers of a table of which nothing has been run."""
+    """The answers of a table as if nothing of it had been run."""
     made = whole_table(name)
     return answers_of(made, [{} for _ in made.lines])
 
@@ -44,8 +44,8 @@ def read(folder: Path) -> dict[str, list[Answer]]:
 def collect(out: Path, folder: Path) -> dict[str, list[str]]:
     """Add the results below `out` to the folder. A new result replaces the old one, unless the old one has more seeds.
 
-    Returns table → messages on results that were not taken: the config is not the recipe's (`--set train.rounds=1`), or
-    there are fewer seeds."""
+    Returns table → messages on results that were not taken, because their config is not the recipe's (`--set
+    train.rounds=1`) or because they have fewer seeds."""
     before, taken = read(folder), {}
     for name in names():
         path = out / name.replace("/", "-") / "table.json"
@@ -56,7 +56,7 @@ def collect(out: Path, folder: Path) -> dict[str, list[str]]:
 
 
 def tidy(folder: Path) -> dict[str, list[str]]:
-    """Drop results whose recipe has changed, add lines that are new in the recipes, and copy results between tables
+    """Drop results whose recipe has changed, add the lines that are new in recipes, and copy results between tables
     that need the same run. Returns messages as `collect` does."""
     dropped: dict[str, list[str]] = {}
     for name, answers in read(folder).items():
@@ -67,7 +67,7 @@ def tidy(folder: Path) -> dict[str, list[str]]:
 
 
 def _share(folder: Path) -> None:
-    """Copy an answer into tables that need the same run and have not run it; `from` names the table that has."""
+    """Copy answers into tables that need the same run and have not run it. `from` names the table that has."""
     there, asked = read(folder), {name: _questions(name) for name in names()}
     known: dict[str, Answer] = {}
     for name, answers in there.items():
@@ -82,12 +82,13 @@ def _share(folder: Path) -> None:
 
 
 def _own(answers: Sequence[Answer]) -> dict[str, Answer]:
-    """Key → answer, of those that the table has run itself."""
+    """Key → answer, for the answers that the table has run itself."""
     return {_key(answer): answer for answer in answers if (answer["ours"] or failures(answer)) and "from" not in answer}
 
 
 def _write(folder: Path, name: str, *sources: Mapping[str, Answer]) -> list[str]:
-    """Write the table's file and return messages. `sources`: key of a line → its answer; the newest source first."""
+    """Write the table's file, and return messages on answers that were left out. `sources`: key of a line → answer,
+    the newest source first."""
     told, lines = _configs(name), blank(name)
     sources = tuple(_replaced(name, source) for source in sources)
     left: list[str] = []
@@ -100,7 +101,7 @@ def _write(folder: Path, name: str, *sources: Mapping[str, Answer]) -> list[str]
             elif not fitting:
                 left.append(f"{line['method']}: {', '.join(strange)}")
         if fitting:
-            best = max(fitting, key=_seeds)  # of equals the newest
+            best = max(fitting, key=_seeds)  # the newest of equal ones
             lines[place] = {key: value for key, value in line.items() if key != "why"} | _ours(best)
             if best is not fitting[0]:
                 left.append(f"{line['method']}: {counted(_seeds(fitting[0]), 'seed')}, not {_seeds(best)}")
@@ -109,8 +110,8 @@ def _write(folder: Path, name: str, *sources: Mapping[str, Answer]) -> list[str]
 
 
 def _replaced(name: str, source: Mapping[str, Answer]) -> dict[str, Answer]:
-    """The answers, each at the line whose config it has: where a recipe makes its first line a second one, the result
-    of old follows. A line that measures something else is not meant."""
+    """The answers, each at the line that has its config. If a recipe has made its main run a variant, the old result
+    moves with it. It never moves to a line that measures something else."""
     told, measures, lines = _configs(name), _measures(name), blank(name)
     places = {_key(line): place for place, line in enumerate(lines)}
     found = dict(source)
@@ -127,6 +128,7 @@ def _replaced(name: str, source: Mapping[str, Answer]) -> dict[str, Answer]:
 
 
 def _store(folder: Path, name: str, lines: Sequence[Answer]) -> None:
+    """Write the table's file; a table without any run has none."""
     path = folder / _file(name)
     if any("config" in line for line in lines):
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +148,7 @@ def _seeds(answer: Answer) -> int:
 
 @cache
 def _planned(name: str) -> TablePlan:
-    """The plan of the whole table; with the lines that need a file of weights, where the body can be had."""
+    """The plan of the whole table, with the lines that need a file of weights if their body can be built here."""
     made = whole_table(name)
     if "file" not in made.refused:
         return made
@@ -170,7 +172,7 @@ def _measures(name: str) -> Mapping[int, str]:
 
 
 def _questions(name: str) -> dict[int, str]:
-    """Place of a line → a key that is equal where lines of two tables need the same measure of the same run."""
+    """Place of a line → a key that is equal for lines of two tables that need the same measure of the same run."""
     made, told = _planned(name), _configs(name)
     found = {}
     for run in made.runs:
@@ -182,13 +184,16 @@ def _questions(name: str) -> dict[int, str]:
 
 
 def _tuned(config: Config) -> dict[str, str]:
-    """A method that fine-tunes all parts and `personalize.part=full` are the same."""
+    """The settings that make a method that fine-tunes all parts equal to `personalize.part=full`."""
     as_all = config.personalize.part == "method" and config.method.personal.phases == (Phase("all"),)
     return {"personalize.part": "full"} if as_all else {}
 
 
 def _differences(found: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
-    free = (*_FREE, *(("model.weights",) if "model.weights" in told and found.get("model.weights") else ()))  # a path
+    """In which keys a result's config differs from the recipe's, in words."""
+    free: tuple[str, ...] = _FREE
+    if "model.weights" in told and found.get("model.weights"):
+        free = (*free, "model.weights")  # a path, which differs between machines
     keys = [key for key in {**found, **told} if not key.startswith(free) and found.get(key) != told.get(key)]
     return [f"{key} = {found.get(key, 'as usual')}, not {told.get(key, 'as usual')}" for key in keys]
 

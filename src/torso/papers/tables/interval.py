@@ -1,4 +1,4 @@
-"""Student's 95 % interval of the difference of two means over a few seeds."""
+"""Student's 95 % interval for the difference of two means over a few seeds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class VarianceOfMean:
 
 
 def variance_over_seeds(answer: Answer) -> VarianceOfMean | None:
-    """The variance of our mean; None with one seed."""
+    """The variance of our mean over seeds; None with one seed."""
     values = list(answer["ours"]["seeds"].values())
     return VarianceOfMean(variance(values) / len(values), len(values) - 1) if len(values) > 1 else None
 
 
 def half_width(*variances: VarianceOfMean | None) -> float:
-    """Half of the 95 % interval of a difference of independent means, with Welch and Satterthwaite's degrees of
-    freedom; NaN where a variance is not known."""
+    """Half of the 95 % interval for a difference of independent means, with Welch and Satterthwaite's degrees of
+    freedom. NaN if a variance is not known."""
     known = [each for each in variances if each is not None]
     if len(known) < len(variances):
         return math.nan
@@ -38,10 +38,10 @@ def half_width(*variances: VarianceOfMean | None) -> float:
 
 
 def half_width_to_published(answer: Answer) -> float:
-    """Half of the 95 % interval of ours minus published; NaN with one seed.
+    """Half of the 95 % interval for ours minus published. NaN with one seed.
 
-    The paper's standard deviation is used where it is over seeds. Where it is over clients, or there is none, the
-    published number is assumed to vary over seeds as ours does."""
+    If the paper's standard deviation is over seeds, it is used. If it is over clients, or not given, we assume that
+    the published number varies over seeds as ours does."""
     mine = variance_over_seeds(answer)
     if mine is None:
         return math.nan
@@ -53,6 +53,6 @@ def half_width_to_published(answer: Answer) -> float:
 
 
 def seeds_of(answer: Answer) -> int:
-    """How many seeds the published mean is over ("5 seeds"); 1 where the paper does not say."""
+    """How many seeds the published mean is over ("5 seeds"); 1 if the paper does not say."""
     count, _, over = str(answer["published"]["std_over"]).partition(" ")
     return int(count) if over == "seeds" else 1

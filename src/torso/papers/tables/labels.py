@@ -1,4 +1,4 @@
-"""The method names of the papers' tables as presets and settings of Torso."""
+"""The papers' names of methods, as presets and settings of Torso."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ _FN = {
     "SphereFed-FT (MSE)": "spherefed-mse-ft",
 }
 LABELS: Mapping[str, Mapping[str, str]] = {"FedBABU": _FEDBABU, "Fed-RoD": _ROD, "FedNCM": _NCM, "FedFN": _FN}
-"""By paper, what a table calls a method → the name of our preset."""
+"""Paper → name of a method in its tables → name of our preset."""
 
 _HAS_ITS_OWN = frozenset({"per-fedavg", "ditto", "pfedme", "fedfomo", "mtl", "centralized", "local-only"})
-"""Methods of Fed-RoD's tables whose own model is not the local one (spec 5)."""
+"""Presets in Fed-RoD's tables whose personal model is not the local model (spec 5)."""
 
 _LOSSES = {
     "CE": "cross-entropy",
@@ -106,11 +106,11 @@ _LOSSES = {
 
 
 _OPTIMIZERS = {"FedAdam": ("method.server=torch-adam",), "FedProx": ("method.drift=proximal",)}
-"""FedNCM's optimisers of the fine-tuning stage; FedAvg is what its presets have (spec 3.9)."""
+"""FedNCM's optimisers for fine-tuning → settings. Its presets have FedAvg (spec 3.9)."""
 
 
 def preset_of(paper: str, label: str) -> str:
-    """The preset behind a label of a paper's tables."""
+    """The preset that runs a method of a paper's tables."""
     if paper not in LABELS:
         raise RequestError(f"paper = {paper!r} is unknown. Accepted: {', '.join(LABELS)}")
     if label not in LABELS[paper]:
@@ -122,9 +122,7 @@ def preset_of(paper: str, label: str) -> str:
 
 
 def settings_of(paper: str, label: str, setting: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-    """KEY=VALUE settings of the method behind a published number.
-
-    Rounds, data and networks come from the recipe of the table."""
+    """The settings (KEY=VALUE) of the method of a published number. Rounds, data and networks come from the recipe."""
     name, given = preset_of(paper, label), setting or {}
     said = [f"method.name={name}"]
     if paper == "Fed-RoD" and name not in _HAS_ITS_OWN and not name.startswith(("fedrod", "fedavg-")):
@@ -137,7 +135,7 @@ def settings_of(paper: str, label: str, setting: Mapping[str, Any] | None = None
 
 
 def _variant(name: str, given: Mapping[str, Any]) -> Iterator[str]:
-    """What the setting of a number says about the method."""
+    """The settings that follow from what the number's setting says about the method."""
     if name == "partial-update":  # conv12: the first two blocks; conv1234+linear: everything
         blocks, _, head = given.get("local_update_part", "conv1").removeprefix("conv").partition("+")
         yield "method.train=all" if head else f"method.train=blocks:{len(blocks)}"

@@ -1,4 +1,4 @@
-"""Pairs of numbers in one setting: the claim says that one is above the other."""
+"""Pairs of numbers in one setting, of which a claim says that one is larger, and counts over many pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from torso.papers.tables.review import CONTEXT, value
 
 @dataclass(frozen=True)
 class Pair:
-    """The claim: `better` is above `worse` by more than `by`. Checked in the paper's numbers and in ours."""
+    """Two answers in one setting. The claim: `better` is above `worse` by more than `by` points.
+
+    Methods with a parameter `ours` use our numbers if it is true, else the paper's."""
 
     better: Answer
     worse: Answer
@@ -24,11 +26,12 @@ class Pair:
 
     @property
     def run(self) -> bool:
+        """Whether both sides have been run (or diverged)."""
         return all(side["ours"] is not None or diverged(side) for side in (self.better, self.worse))
 
     @property
     def quoted(self) -> bool:
-        """Whether the paper has numbers of this pair; a pair of our own setting has none."""
+        """Whether the paper has numbers of this pair. It has none in settings of our own."""
         return all(side["published"] for side in (self.better, self.worse))
 
     @property
@@ -41,14 +44,14 @@ class Pair:
         return _lost(self.better, ours) or _lost(self.worse, ours)
 
     def held(self, ours: bool) -> bool:
-        """Whether the claim holds. A side that diverged has lost; where both diverged, it does not hold."""
+        """Whether the claim is true. A side that diverged has lost; if both diverged, the claim is not true."""
         if self.diverged(ours):
             return not _lost(self.better, ours)
         return self.above(ours) > 0
 
     def difference(self, ours: bool) -> float:
-        """Of ours over the seeds that both sides have, where they share any: a seed deals the data, too, and a lucky
-        deal of one side is no evidence."""
+        """The difference of the means: of ours over the seeds that both sides have, if they share any. A seed also
+        deals the data, so a lucky deal of one side would be no evidence."""
         better, worse = (_found(side, ours) for side in (self.better, self.worse))
         shared = better["seeds"].keys() & worse["seeds"].keys() if ours else ()
         if shared:
@@ -60,8 +63,7 @@ class Pair:
         return self.difference(ours) - self.by
 
     def sure(self) -> int:
-        """1 or -1 where ours is above or below the claimed difference by more than Student's 95 % interval; otherwise
-        0."""
+        """1 or -1 if our difference is above or below the claimed one by more than Student's 95 % interval; else 0."""
         error = half_width(variance_over_seeds(self.better), variance_over_seeds(self.worse))
         return int(self.above(ours=True) > error) - int(self.above(ours=True) < -error)  # no number is above NaN
 
@@ -72,29 +74,26 @@ def _found(answer: Answer, ours: bool) -> Mapping[str, Any]:
 
 
 def _lost(answer: Answer, ours: bool) -> bool:
-    """Whether a side diverged. A published mean is missing where the paper says that training failed."""
+    """Whether a side diverged. The published mean is None if the paper says that training failed."""
     return diverged(answer) if ours else answer["published"]["mean"] is None
 
 
 @dataclass(frozen=True)
 class Tally:
-    """In how many pairs the claim holds (`held` of `there`), and the mean difference where nothing diverged.
+    """Counts over pairs: in how many of them a claim is true, and how clearly."""
 
-    `diverged`: pairs of which a side diverged. `walkovers`: pairs that hold only because the other side diverged.
-    `clear` and `against`: pairs in which ours is clearly for or against the claim, beyond the error over seeds.
-    `seeds`: number of seeds → how many pairs have it."""
-
-    held: int
-    there: int
-    mean: float
-    diverged: int = 0
-    walkovers: int = 0
-    clear: int = 0
-    against: int = 0
-    seeds: Mapping[int, int] = field(default_factory=dict)
+    held: int  # pairs in which the claim is true …
+    there: int  # … of this many
+    mean: float  # difference in points, over the pairs in which nothing diverged
+    diverged: int = 0  # pairs in which a side diverged
+    walkovers: int = 0  # pairs in which the claim is true only because the other side diverged
+    clear: int = 0  # pairs in which ours is for the claim by more than the error over seeds
+    against: int = 0  # and against it
+    seeds: Mapping[int, int] = field(default_factory=dict)  # number of seeds → how many pairs have it
 
     @property
     def share(self) -> float:
+        """The share of pairs in which the claim is true; NaN without pairs."""
         return self.held / self.there if self.there else math.nan
 
     @property
@@ -104,7 +103,7 @@ class Tally:
 
 
 def tally(pairs: Sequence[Pair], ours: bool) -> Tally:
-    """Count the pairs: by the paper's numbers, or by ours where they have been run."""
+    """Count the pairs, by the paper's numbers or by ours. With `ours`, only pairs that have been run count."""
     there = [pair for pair in pairs if (pair.run if ours else pair.quoted)]
     finished = [pair for pair in there if not pair.diverged(ours)]
     sure = [pair.sure() for pair in finished] if ours else []
@@ -123,9 +122,9 @@ def tally(pairs: Sequence[Pair], ours: bool) -> Tally:
 def matched(
     answers: Sequence[Answer], better: Mapping[str, Any], worse: Mapping[str, Any], by: float = 0.0
 ) -> list[Pair]:
-    """All pairs in one setting of an answer that `better` selects and one that `worse` selects.
+    """All pairs of an answer that `better` selects and an answer in the same setting that `worse` selects.
 
-    Two answers are in one setting if they agree on every key, but for those on which the selectors differ. A key that
+    Two answers are in one setting if they agree on every key except those on which the selectors differ. A key that
     one side does not have (local-only has no fraction) agrees with any value."""
     keys = [key for key in {*CONTEXT, "method", *better} if better.get(key) == worse.get(key)]
     left, right = ([answer for answer in answers if chosen_by(answer, side)] for side in (better, worse))
@@ -138,8 +137,8 @@ def matched(
 
 
 def chosen_by(answer: Answer, selector: Mapping[str, Any]) -> bool:
-    """Whether the answer has the value, or one of the values, of every key of the selector. Second lines only when
-    asked."""
+    """Whether the answer has the value, or one of the values, of every key of the selector. Variants are selected only
+    if the selector names `variant`."""
     if answer["variant"] and "variant" not in selector:
         return False
     return all(

@@ -1,4 +1,4 @@
-"""From the numbers of a table to runs: their configs, and which measure of which run answers which number."""
+"""The plan of a table: the runs that its numbers need, and which measure of which run answers which number."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ from torso.papers.tables.published import TRIED, PublishedNumber, Recipe
 from torso.papers.tables.settings import ELSEWHERE, Refusal, Wanted, preset, resolve
 
 _SHORT = {"shards": "s", "fraction": "f", "local_epochs": "e", "alpha": "a", "clients": "n", "momentum": "m"}
+"""Setting key → how folder names abbreviate it."""
 WEIGHTS = "model.weights="
 _UNNAMED = (ELSEWHERE | {"rounds", "partition"}) - {
     *("mu", "temperature_tau", "finetune_lr", "balanced_loss", "local_update_part", "server_update_part"),
 }
+"""Setting keys that folder names leave out."""
 
 
 @dataclass(frozen=True)
 class TableLine:
-    """A published number to answer; `variant`: the name of its second line, empty for the first."""
+    """A published number that a run should answer, by the main run or by a variant."""
 
     published: PublishedNumber
     wanted: Wanted | Refusal
-    variant: str = ""
+    variant: str = ""  # empty: the main run
 
 
 @dataclass(frozen=True)
 class TableRun:
-    """One run of a table. `answers`: place of a line → the measure that answers it."""
+    """A run of a table."""
 
-    name: str
+    name: str  # of its folder
     config: Config
-    answers: Mapping[int, str]
+    answers: Mapping[int, str]  # place of a line → the measure that answers it
 
     @property
     def seed(self) -> int:
@@ -47,6 +49,8 @@ class TableRun:
 
 @dataclass(frozen=True)
 class TablePlan:
+    """The lines of a table and the runs that answer them."""
+
     recipe: Recipe
     lines: tuple[TableLine, ...]
     runs: tuple[TableRun, ...]  # runs that train alike stand next to each other
@@ -61,8 +65,8 @@ class TablePlan:
 
 
 def lines_of(recipe: Recipe, weights: bool = False) -> tuple[TableLine, ...]:
-    """A line for every number, followed by its second lines where the recipe has some. `weights`: the user gives a file
-    of them."""
+    """The lines of a table: for every number its main run, followed by its variants. `weights`: the user gives a file
+    of weights."""
     found: list[TableLine] = []
     for number in recipe.numbers:
         found.append(TableLine(number, resolve(recipe, number, weights=weights)))
@@ -85,9 +89,9 @@ def plan(
     roots: Mapping[str, str] | None = None,
     tried: bool = True,
 ) -> TablePlan:
-    """The runs of a table. Names and configs do not depend on `only`, so that a part of a table can be run first.
+    """The plan of a table. Names and configs do not depend on `only`, so a part of a table can be run first.
 
-    `roots`: data source → data.root. `tried`: with the lines that try something out."""
+    `only`: the condition of --only. `roots`: data source → data.root. `tried`: include the trials of the recipe."""
     whole = _grouped(recipe, tuple(sets))
     lines = whole.lines
     keys = dict.fromkeys([k for line in lines for k in line.published.setting] + ["method", "metric"])
@@ -106,7 +110,7 @@ def plan(
 
 @dataclass(frozen=True)
 class _Grouped:
-    """All lines of a table, and the name of each run with the places of the lines that it answers."""
+    """All lines of a table and, for each run, its name and the places of the lines that it answers."""
 
     lines: tuple[TableLine, ...]
     groups: tuple[tuple[str, tuple[int, ...]], ...]
@@ -114,7 +118,8 @@ class _Grouped:
 
 @lru_cache(maxsize=256)
 def _grouped(recipe: Recipe, sets: tuple[str, ...]) -> _Grouped:
-    """Kept: a list of tables, a page and a command ask for the same table again and again."""
+    """The lines of a table, grouped by the run that answers them. Cached, because pages and commands ask for the same
+    table again and again."""
     lines = lines_of(recipe, weights=any(said.startswith(WEIGHTS) for said in sets))
     groups: dict[str, list[int]] = {}
     for place, line in enumerate(lines):
@@ -127,8 +132,8 @@ def _grouped(recipe: Recipe, sets: tuple[str, ...]) -> _Grouped:
 
 
 def _order(run: TableRun) -> tuple[Any, ...]:
-    """Runs that can share the steps of a device stand next to each other: same network, method and local work. Of runs
-    with the same rounds, the one that others begin at is first."""
+    """A key to sort runs by. Runs that can share the steps of a device become neighbours: same network, method and
+    local work. Of runs with the same rounds, the one at which others begin comes first."""
     config = run.config
     alike = (config.data.source, config.model.body, config.method.name, config.train.local_epochs, config.train.rounds)
     last = not TRAIN_ANEW.isdisjoint(config.measure.names)
@@ -141,15 +146,15 @@ def _resolved(common: str, said: tuple[str, ...]) -> Config:
 
 
 def _config(recipe: Recipe, said: Sequence[str], sets: Sequence[str]) -> Config:
-    """The recipe's common part, then the settings of the number, then those of the user."""
+    """The config of a run: the recipe's common part, then the settings of the number, then those of the user."""
     config = _resolved(json.dumps(recipe.config), (*said, "run.checkpoint_every=0", *sets))
-    if config.method.share.part == "none" and config.train.fraction != 1.0:  # everybody trains in every round
+    if config.method.share.part == "none" and config.train.fraction != 1.0:  # all clients train in every round
         return config.but("train.fraction=1.0")
     return config
 
 
 def _key(config: Config) -> str:
-    """Equal for lines that one run can answer: all keys but the measures."""
+    """A key that is equal for lines that one run can answer: the config without its measures."""
     tree = config.as_tree()
     tree["measure"].pop("names")
     return json.dumps(tree, sort_keys=True)
@@ -163,6 +168,8 @@ def _run(
     sets: Sequence[str],
     roots: Mapping[str, str],
 ) -> TableRun:
+    """The run of the lines at `places`. If they need several numbers of epochs of fine-tuning, `base` is measured as
+    usual and the others as a sweep (`measure@epochs`)."""
     wanted = {place: w for place in places if isinstance(w := lines[place].wanted, Wanted)}
     epochs = sorted({w.epochs for w in wanted.values() if w.epochs})
     usual = recipe.config.get("personalize", {}).get("epochs", 5)
@@ -181,7 +188,7 @@ def _run(
 
 
 def _names(lines: Sequence[TableLine], groups: Sequence[Sequence[int]]) -> list[str]:
-    """A different name for each run: the method, and the settings in which runs of the table differ."""
+    """A different name for each run: the method, and the settings in which the runs of the table differ."""
     firsts = [lines[places[0]] for places in groups]
     keys = list(dict.fromkeys(key for line in firsts for key in line.published.setting if key not in _UNNAMED))
     keys = [key for key in (*keys, "dataset", "model") if len({str(line.published.value(key)) for line in firsts}) > 1]
@@ -192,20 +199,24 @@ def _names(lines: Sequence[TableLine], groups: Sequence[Sequence[int]]) -> list[
             for key in keys
             if (value := line.published.value(key)) is not None
         ]
-        kind = "-tried" if line.variant.startswith(TRIED) else "-paper-bug" if line.variant else ""
-        method = preset(line.published) + kind
-        name = re.sub(r"[^a-z0-9.]+", "-", "-".join([method, *parts]).lower()).strip("-")
-        names.append(name)
+        method = preset(line.published)
+        if line.variant:
+            method += "-tried" if line.variant.startswith(TRIED) else "-paper-bug"
+        names.append(re.sub(r"[^a-z0-9.]+", "-", "-".join([method, *parts]).lower()).strip("-"))
     return [name if names.count(name) == 1 else f"{name}-{names[:i].count(name) + 1}" for i, name in enumerate(names)]
 
 
 def _values(line: TableLine, key: str) -> tuple[Any, ...]:
-    """The values of a line for a condition of --only. A method has two: its label in the paper and its preset. So has a
-    second line: the word for all of them, and its name with hyphens (the lines of a plan split at spaces)."""
+    """The values of a line for a condition of --only.
+
+    A method has two: its name in the paper and its preset. A variant also has two: the word for all of its kind, and
+    its name with hyphens, because the lines of a plan file are split at spaces."""
     if key in ("method", "algorithm"):
         return (line.published.algorithm, preset(line.published))
     if key == "variant":
+        if not line.variant:
+            return ("none",)
         kind = "tried" if line.variant.startswith(TRIED) else "paper-bug"
-        return (kind, line.variant.removeprefix(TRIED).replace(" ", "-")) if line.variant else ("none",)
+        return (kind, line.variant.removeprefix(TRIED).replace(" ", "-"))
     value = line.published.value(key)
     return () if value is None else (value,)

@@ -14,14 +14,14 @@ from torso.errors import RequestError, did_you_mean
 
 TABLES = Path(__file__).parent
 PAPERS: Mapping[str, str] = {"fedbabu": "FedBABU", "fedrod": "Fed-RoD", "fedncm": "FedNCM", "fedfn": "FedFN"}
-"""How a command spells a paper → what the paper is called."""
+"""How a command spells a paper → its name."""
 TRIED = "tried: "
-"""So begin the names of second lines that try something out; tables do not show them."""
+"""The names of trials begin with this. Trials are variants that tables do not show."""
 
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """One number of a paper's table. `mean` is None where the paper reports that training failed."""
+    """A number of a paper's table."""
 
     paper: str
     table: str
@@ -30,14 +30,14 @@ class PublishedNumber:
     setting: Mapping[str, Any]
     algorithm: str
     metric: str
-    mean: float | None
+    mean: float | None  # None: the paper reports that training failed
     std: float | None
-    std_over: str | None
+    std_over: str | None  # "clients", "5 seeds"
     source: str
-    note: str = ""
+    note: str = ""  # a doubt about the number
 
     def value(self, key: str) -> Any:
-        """The value of a key of the setting or of the number itself; None where there is no such key."""
+        """The value of a key of the setting or of the number itself; None if there is no key of this name."""
         return self.setting.get(key, getattr(self, key, None) if key in _OWN else None)
 
 
@@ -46,41 +46,38 @@ _OWN = ("dataset", "model", "algorithm", "metric")
 
 @dataclass(frozen=True)
 class Label:
-    """What a recipe says of one method label of its table, beyond the settings of its numbers.
+    """What a recipe says of a method of its table, beyond the settings of its numbers."""
 
-    `sets`: KEY=VALUE. `answers`: metric → measure, where it is not the usual one. `why`: a note for the reader. `bug`:
-    the mistake that the published number came from, so that ours is not expected to agree. `second_lines`: ways in
-    which the number is run once more, such as with the mistake."""
-
-    sets: tuple[str, ...] = ()
-    answers: Mapping[str, str] = field(default_factory=dict)
-    why: str = ""
-    bug: str = ""
-    second_lines: tuple[SecondLine, ...] = ()
+    sets: tuple[str, ...] = ()  # KEY=VALUE
+    answers: Mapping[str, str] = field(default_factory=dict)  # metric → measure, if it is not the usual one
+    why: str = ""  # a note for the reader
+    bug: str = ""  # the mistake behind the published number: ours is not expected to agree
+    second_lines: tuple[SecondLine, ...] = ()  # variants of the method's numbers, for example with the mistake
 
 
 @dataclass(frozen=True)
 class SecondLine:
-    """How numbers are run a second time: further settings, other measures, its name, and which numbers it is for:
-    those of some metrics and methods (empty: all), where the setting has some values."""
+    """A variant: another way in which numbers are run, and for which numbers."""
 
-    sets: tuple[str, ...] = ()
-    answers: Mapping[str, str] = field(default_factory=dict)
+    sets: tuple[str, ...] = ()  # further settings
+    answers: Mapping[str, str] = field(default_factory=dict)  # metric → another measure
     name: str = "as the paper's code"
-    metrics: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    where: Mapping[str, Any] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()  # of the numbers that have the variant; empty: all
+    methods: tuple[str, ...] = ()  # likewise
+    where: Mapping[str, Any] = field(default_factory=dict)  # key → value that the number's setting must have
 
     def covers(self, number: PublishedNumber) -> bool:
-        named = (self.metrics, number.metric), (self.methods, number.algorithm)
-        return all(not some or said in some for some, said in named) and all(
-            number.value(key) == value for key, value in self.where.items()
-        )
+        """Whether the number has this variant."""
+        if self.metrics and number.metric not in self.metrics:
+            return False
+        if self.methods and number.algorithm not in self.methods:
+            return False
+        return all(number.value(key) == value for key, value in self.where.items())
 
 
-@dataclass(frozen=True, eq=False)  # there is one of each table: plans are kept by it
+@dataclass(frozen=True, eq=False)  # each table has one object, by which plans are cached
 class Recipe:
-    """A table: the config that its runs have in common, and the layout of the paper."""
+    """How a table is run again and laid out: the config that its runs have in common, labels, caveats, variants."""
 
     paper: str  # as a command spells it
     table: str
@@ -91,14 +88,12 @@ class Recipe:
     datasets: Mapping[str, tuple[str, ...]]  # data set → settings
     labels: Mapping[str, Label]
     caveats: tuple[str, ...]
-    dealt: tuple[str, ...] = ()  # settings of the numbers that have a Dirichlet partition, over the number's own
-    again: tuple[
-        SecondLine, ...
-    ] = ()  # second lines of these numbers (of all, where nothing is dealt), whatever the method
-    tried: tuple[SecondLine, ...] = ()  # one change at a time, shown on a page of its own (pages/tried.py)
+    dealt: tuple[str, ...] = ()  # further settings of numbers with a Dirichlet partition
+    again: tuple[SecondLine, ...] = ()  # variants for all methods: of the numbers that `dealt` is for, if it has any
+    tried: tuple[SecondLine, ...] = ()  # trials: one change at a time, shown on their own page (pages/tried.py)
 
     def deals(self, number: PublishedNumber) -> bool:
-        """Whether the recipe deals this number's clients in a way of its own."""
+        """Whether the settings in `dealt` apply to this number."""
         return bool(self.dealt) and str(number.setting.get("partition", "")).startswith("dirichlet")
 
     @property
@@ -115,7 +110,7 @@ class Recipe:
 
 
 def names() -> tuple[str, ...]:
-    """Every table there is, in the papers' order."""
+    """The names of all tables, in the papers' order."""
     found = [(path.parent.name, path.stem) for path in TABLES.glob("*/*.jsonl")]
     places = {paper: place for place, paper in enumerate(PAPERS)}
     found.sort(key=lambda it: (places[it[0]], not it[1].isdigit(), int(it[1].lstrip("a"))))
@@ -123,7 +118,7 @@ def names() -> tuple[str, ...]:
 
 
 def in_short(paper: str) -> str:
-    """What came out of a paper's tables, in a sentence or two."""
+    """One or two sentences on what came out of a paper's tables."""
     return str(tomllib.loads((TABLES / paper / "paper.toml").read_text("utf-8"))["in_short"])
 
 
@@ -150,8 +145,8 @@ def recipe(name: str) -> Recipe:
         labels=labels,
         caveats=(*common.get("caveats", ()), *own.get("caveats", ())),
         dealt=tuple(common.get("dealt", ())),
-        again=tuple(map(_second_line, _listed(common.get("again", ())))),
-        tried=tuple(_second_line({**line, "name": TRIED + line["name"]}) for line in own.get("tried", ())),
+        again=tuple(map(_variant, _listed(common.get("again", ())))),
+        tried=tuple(_variant({**line, "name": TRIED + line["name"]}) for line in own.get("tried", ())),
     )
 
 
@@ -161,23 +156,23 @@ def _label(tree: Mapping[str, Any]) -> Label:
         answers=tree.get("answers", {}),
         why=tree.get("why", ""),
         bug=tree.get("bug", ""),
-        second_lines=tuple(map(_second_line, _listed(tree.get("again", ())))),
+        second_lines=tuple(map(_variant, _listed(tree.get("again", ())))),
     )
 
 
 def _listed(said: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """`again` is one second line or a list of them."""
+    """The variants of a key `again`, which has one variant or a list."""
     return (said,) if isinstance(said, Mapping) else said
 
 
-def _second_line(tree: Mapping[str, Any]) -> SecondLine:
+def _variant(tree: Mapping[str, Any]) -> SecondLine:
     sets, metrics, methods = (tuple(tree.get(key, ())) for key in ("sets", "metrics", "methods"))
     name, where = tree.get("name", SecondLine.name), tree.get("where", {})
     return SecondLine(sets, tree.get("answers", {}), name, metrics, methods, where)
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables, the second over the first."""
+    """Nested mappings merged; the values of `above` replace those of `below`."""
     merged = dict(below)
     for key, value in above.items():
         known = merged.get(key)

@@ -1,4 +1,4 @@
-"""Run a table: each run in its folder, and table.json written again after each."""
+"""Run a table: each run has its own folder, and table.json is written again after each run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class TableResults:
     plan: TablePlan
     out: Path
     whole: TablePlan | None = None  # the table without --only, for table.json
-    found: list[dict[int, RunAnswers]] = field(default_factory=list)
-    broken: dict[str, Exception] = field(default_factory=dict)
-    done: set[str] = field(default_factory=set)
+    found: list[dict[int, RunAnswers]] = field(default_factory=list)  # for each line: seed → answers of the run
+    broken: dict[str, Exception] = field(default_factory=dict)  # name of a run → error
+    done: set[str] = field(default_factory=set)  # names of runs
 
     def __post_init__(self) -> None:
         self.found = [{} for _ in self.plan.lines]
@@ -41,6 +41,7 @@ class TableResults:
         return self.out / self.plan.recipe.name.replace("/", "-")
 
     def place(self, run: TableRun) -> Path:
+        """The folder of a run."""
         return self.folder / run.name
 
     @property
@@ -59,6 +60,7 @@ class TableResults:
             self.found[line][found.seed] = found
 
     def write(self) -> None:
+        """Write table.json."""
         make(self.folder)
         answers = answers_of(self.whole or self.plan, self.found)
         write_text(self.folder / "table.json", json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
@@ -75,8 +77,8 @@ def reproduce(
 ) -> TableResults:
     """Run what is not finished. A run that breaks does not end the others. After a stop the same command continues.
 
-    `whole`: the plan of the whole table; table.json then has the results of earlier commands, too. `processes`: how
-    many share the runs, to keep an accelerator busy that one process would leave idle between rounds."""
+    `whole`: the plan of the whole table; with it table.json also has the results of earlier commands. `processes`: how
+    many processes share the runs. One process leaves an accelerator idle between rounds."""
     table = TableResults(plan, out, whole)
     _recall(table)
     waiting = []
@@ -109,7 +111,7 @@ def reproduce(
 
 
 def _recall(table: TableResults) -> None:
-    """Add the finished runs of the table that the plan does not select."""
+    """Add the finished runs of the whole table that the plan does not select."""
     asked = {run.name for run in table.plan.runs}
     for run in table.whole.runs if table.whole else ():
         place = table.place(run)

@@ -1,4 +1,4 @@
-"""How near a table comes to the published one: pure functions of the answers in table.json."""
+"""How near our numbers of a table are to the published ones: pure functions of the answers in table.json."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ SETTING = (
     *("dataset", "model", "metric", "clients", "partition", "shards", "test_shards", "alpha", "imbalance_ratio"),
     *("fraction", "local_epochs", "per_class"),
 )
-"""Keys of the data and of the federation: methods and their options are ranked within one setting."""
+"""Keys of the data and of the federation. Methods and their options are ranked within one setting of these keys."""
 
 CONTEXT = (
     *SETTING,
     *("fl_optimizer", "finetune_part", "momentum", "head_init", "server_data_ratio", "server_update_part"),
     *("local_update_part", "pretrained", "balanced_loss", "head_lr_ratio", "total_epochs"),
 )
-"""Keys that make two numbers comparable where they agree; learning rates and the like belong to a method."""
+"""Two numbers can be compared if they agree on these keys. Learning rates and the like belong to a method."""
 
 
 def value(answer: Answer, key: str) -> Any:
+    """The value of a key of the answer's setting, or of the answer itself."""
     return answer["setting"].get(key, answer.get(key))
 
 
 def judged(answer: Answer) -> bool:
-    """Whether ours can be set against the published number: there is a result, and both are accuracies of the same
-    method (no mistake of the paper that ours leaves out)."""
+    """Whether ours can be judged by the published number: there is a result, both are accuracies, and the published
+    number does not come from a mistake that ours leaves out."""
     known = (answer["ours"] is not None or diverged(answer)) and answer["published"]["mean"] is not None
     return known and not answer.get("not_comparable") and not str(answer["metric"]).startswith("total_")  # costs
 
 
 def comparable(answer: Answer) -> bool:
-    """Whether there is a difference to compute: a mean over only the seeds that did not diverge would be too good."""
+    """Whether a difference can be computed. If a seed diverged, it cannot: the mean over the others is too good."""
     return judged(answer) and not diverged(answer)
 
 
@@ -50,7 +51,7 @@ def apart(answer: Answer) -> float:
 
 
 def within_points(answers: Iterable[Answer], points: float = 3.0) -> tuple[int, int]:
-    """How many numbers lie within so many points of the paper, and of how many; training that diverged is not near."""
+    """How many numbers lie within `points` of the paper, and of how many. Training that diverged is not near."""
     found = [not diverged(answer) and abs(apart(answer)) <= points for answer in answers if judged(answer)]
     return sum(found), len(found)
 
@@ -63,7 +64,7 @@ def within_error(answers: Iterable[Answer]) -> tuple[int, int]:
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
-    """Rank correlation, ties ranked by their mean; NaN where one side is all equal."""
+    """Spearman's rank correlation; ties have their mean rank. NaN if all values of one side are equal."""
     a, b = (ranks(values) for values in (one, other))
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return math.nan
@@ -71,12 +72,14 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def ranks(values: Sequence[float]) -> np.ndarray:
+    """The ranks of the values, from 1 for the smallest; ties have their mean rank."""
     found = np.asarray(values, dtype=np.float64)
     return np.array([(found < v).sum() + ((found == v).sum() + 1) / 2 for v in found])
 
 
 def rank_correlations(answers: Iterable[Answer], least: int = 3) -> dict[tuple[tuple[str, Any], ...], float]:
-    """Setting → the rank correlation of ours and published, over the methods and options that are compared there."""
+    """Setting → the rank correlation of ours and published, over the methods and options in this setting. Settings
+    with fewer than `least` of them are left out."""
     groups: dict[tuple[tuple[str, Any], ...], list[Answer]] = {}
     for answer in answers:
         if comparable(answer):
@@ -91,17 +94,17 @@ def rank_correlations(answers: Iterable[Answer], least: int = 3) -> dict[tuple[t
 
 @dataclass(frozen=True)
 class SecondLineCount:
-    """Second lines of one name: how many are near the paper, of how many, and how many of their first lines are (None:
-    none of these has been run)."""
+    """How many numbers of a variant are near the paper."""
 
     name: str
     near: int
-    there: int
-    first: int | None
+    there: int  # of how many
+    first: int | None  # how many main runs of the same numbers are near; None: none of them has been run
 
 
 def second_lines(answers: Sequence[Answer]) -> list[SecondLineCount]:
-    """Where second lines are near and first lines are not, the published numbers probably came from the second way."""
+    """The counts of each variant. If a variant is near and the main runs of the same numbers are not, the published
+    numbers were probably made in the way of the variant."""
     firsts = {_number(answer): answer for answer in answers if not answer["variant"]}
     found = []
     for name in dict.fromkeys(str(answer["variant"]) for answer in answers if answer["variant"]):
@@ -122,21 +125,21 @@ def _number(answer: Answer) -> str:
 
 @dataclass(frozen=True)
 class Review:
-    """Counts over the first lines of a table. `order`: mean rank correlation over settings; NaN where none has
-    three."""
+    """Counts over the main runs of a table, and the counts of its variants."""
 
     numbers: int
     measured: int
     diverged: int
-    near: tuple[int, int]
-    within: tuple[int, int]
-    offset: float
-    order: float
-    settings: int
+    near: tuple[int, int]  # how many, of how many
+    within: tuple[int, int]  # the 95 % interval: how many, of how many
+    offset: float  # mean of ours minus published, in points
+    order: float  # mean rank correlation over settings; NaN if no setting has three methods
+    settings: int  # that have a rank correlation
     second: Sequence[SecondLineCount]
 
 
 def review(answers: Sequence[Answer]) -> Review:
+    """The review of a table."""
     lines = [answer for answer in answers if not answer["variant"]]
     found = [r for r in rank_correlations(lines).values() if not math.isnan(r)]
     differences = [apart(answer) for answer in lines if comparable(answer)]

@@ -1,4 +1,4 @@
-"""A published number as config settings: setting key → config key, data set → source, metric → measure."""
+"""Published numbers as settings of Torso: setting key → config key, data set → source, metric → measure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REASONS: Mapping[str, str] = {
     "setup": "the paper does not say with which clients, data and attackers",
     "no result": "the table lists a setting, not something measured",
 }
-"""Why a number cannot be run here. Unreadable cells of the papers are not among the numbers."""
+"""Reason → why a number cannot be run here, in words. Unreadable cells of the papers are not among the numbers."""
 
 _SOURCES = {
     "CIFAR10": "cifar10",
@@ -70,7 +70,7 @@ _MEASURES = {
     "total_compute_forward_passes": "cost.forward_passes",
     "total_communication_GB": "cost.gigabytes",
 }
-_EVENED = ("data.balance=true", "data.min_size=10")  # FedFN's code base deals so (spec 10.3)
+_EVENED = ("data.balance=true", "data.min_size=10")  # as the code that FedFN builds on deals clients (spec 10.3)
 _HEAD_INITS = {"default (near-orthogonal)": "default", "similar (non-orthogonal)": "similar"}
 
 _KEYS: Mapping[str, str | Callable[[Any], tuple[str, ...]]] = {
@@ -95,37 +95,41 @@ _KEYS: Mapping[str, str | Callable[[Any], tuple[str, ...]]] = {
     "head_init": lambda said: (f"model.head_init={_HEAD_INITS[said]}",),
     "test": lambda said: ("data.imbalance_test=true",),  # "class-imbalanced like training"
 }
-"""Setting key → the config key that takes its value, or a function that gives KEY=VALUE."""
+"""Setting key → the config key that takes its value, or a function of the value that returns KEY=VALUE settings."""
 
 ELSEWHERE = frozenset(
     {
         *("mu", "temperature_tau", "finetune_lr", "balanced_loss", "fl_optimizer"),  # of the method: labels.py
         *("local_update_part", "server_update_part", "update_part"),
-        *("finetune_epochs", "pretrained", "train_samples", "attack"),  # of the measure, or a reason
+        *("finetune_epochs", "pretrained", "train_samples", "attack"),  # of the measure, or a reason for a refusal
         *("total_epochs", "server_epochs", "training", "train_clients", "sampled_per_round"),  # follow from others
     }
 )
+"""Setting keys that are not config keys."""
 _FLOATS = frozenset({"alpha", "fraction", "momentum", "imbalance_ratio", "lr", "body_lr", "head_lr_ratio"})
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """How to run a number: settings, the measure that answers it, epochs of fine-tuning (0: the paper does not say)."""
+    """How to run a number."""
 
     sets: tuple[str, ...]
-    measure: str
-    epochs: int = 0
+    measure: str  # that answers it
+    epochs: int = 0  # of fine-tuning; 0: the paper does not say
 
 
 @dataclass(frozen=True)
 class Refusal:
+    """A number that cannot be run."""
+
     reason: str  # a key of REASONS
 
 
 def resolve(
     recipe: Recipe, number: PublishedNumber, second: SecondLine | None = None, weights: bool = False
 ) -> Wanted | Refusal:
-    """How to run a number, or why it cannot be run. `second`: for its second line. `weights`: the user gives a file."""
+    """How to run a number, or why it cannot be run. `second`: the variant, else the main run. `weights`: the user gives
+    a file of weights."""
     reason = refusal(number, weights)
     if reason:
         return Refusal(reason)
@@ -144,13 +148,16 @@ def resolve(
     answers = {**_MEASURES, **label.answers, **(second.answers if second else {})}
     name = answers[number.metric]
     epochs = number.setting.get("finetune_epochs", 0) if name in ("personalized", "id_after", "ood_after") else 0
-    return Wanted(tuple(reversed(dict.fromkeys(reversed(sets)))), name, epochs)  # the last word counts
+    without_repeats = tuple(reversed(dict.fromkeys(reversed(sets))))  # the last of equal settings stays in its place
+    return Wanted(without_repeats, name, epochs)
 
 
 def refusal(number: PublishedNumber, weights: bool = False) -> str:
-    """The key of REASONS why a number cannot be run, or nothing. `weights`: the user gives a file of them."""
-    if number.metric == "rounds" or "attack" in number.setting:
-        return "no result" if number.metric == "rounds" else "setup"
+    """The key of REASONS why a number cannot be run; empty if it can. `weights`: the user gives a file of weights."""
+    if number.metric == "rounds":
+        return "no result"
+    if "attack" in number.setting:
+        return "setup"
     if number.paper == "FedNCM":
         return _refusal_of_ncm(number, weights)
     if number.model not in _BODIES and number.model != "Fed-RoD ConvNet":
@@ -161,20 +168,23 @@ def refusal(number: PublishedNumber, weights: bool = False) -> str:
 
 
 def _refusal_of_ncm(number: PublishedNumber, weights: bool) -> str:
-    """Its bodies were trained on ImageNet, but for the rows that begin at random weights."""
+    """`refusal` for FedNCM's tables: bodies were trained on ImageNet, except in rows that begin at random weights."""
     if number.dataset not in _SOURCES:
         return "data"
     if number.algorithm != "Random":
         return "" if weights else "file"
-    return "random" if weights else "input" if number.dataset == "CIFAR10" else ""
+    if weights:
+        return "random"
+    return "input" if number.dataset == "CIFAR10" else ""
 
 
 def preset(number: PublishedNumber) -> str:
+    """The preset that runs the method of a number."""
     return preset_of(number.paper, number.algorithm)
 
 
 def _body(number: PublishedNumber) -> str:
-    if number.model == "Fed-RoD ConvNet":  # one for CIFAR, one for the grey images (spec 11)
+    if number.model == "Fed-RoD ConvNet":  # there is one for CIFAR and one for grey images (spec 11)
         return "rod-mnist" if "MNIST" in number.dataset else "rod-cifar"
     return _BODIES[number.model]
 
