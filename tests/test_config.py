@@ -1,4 +1,4 @@
-"""The config: defaults, TOML and back, `--set`, and what a wrong key, type or value is told."""
+"""The config: defaults, TOML and back, `--set`, and the messages for a wrong key, type or value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def written(config: Config, folder: Path) -> Config:
 
 
 def refusal(*sets: str) -> str:
-    """The message that these overrides get."""
+    """The error message for these overrides."""
     with pytest.raises(RequestError) as caught:
         Config.load(None, sets)
     return str(caught.value)

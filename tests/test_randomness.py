@@ -36,7 +36,7 @@ def test_keys_depend_on_every_part_of_the_purpose_and_on_nothing_else() -> None:
     different = [key(0, "a", 1), key(1, "a", 1), key(0, "b", 1), key(0, "a", 2), key(0, "a"), key(0, "a", "1")]
     assert len(set(different)) == len(different)
     assert all(0 <= k < 1 << 63 for k in different)
-    assert key(0, "participants", 1) == 6076361606541844460  # as on the machine that wrote this: runs repeat elsewhere
+    assert key(0, "participants", 1) == 6076361606541844460  # the same on every machine, so that runs repeat
 
 
 def test_generators_repeat() -> None:

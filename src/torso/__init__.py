@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_WHERE = {
+_MODULES = {
     "Clients": "torso.data.clients",
     "Config": "torso.config",
     "Listener": "torso.runs.events",
@@ -74,9 +74,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _MODULES:
         raise AttributeError(f"module 'torso' has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

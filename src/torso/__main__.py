@@ -1,4 +1,5 @@
-"""The command `torso`, also as `python -m torso`. A signal while the command line is imported ends in a line, too."""
+"""The command `torso`, also as `python -m torso`. A signal during the import of the command line prints one line too,
+not a traceback."""
 
 from __future__ import annotations
 

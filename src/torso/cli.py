@@ -1,4 +1,4 @@
-"""The command line: its commands, and how it ends. Nothing here loads torch until a command needs it."""
+"""The command line `torso`: its commands and its exit statuses. torch is not loaded until a command needs it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def _root(
 
 @cache
 def _command() -> Any:
-    """All commands, as `app` makes them at every call: for a process that calls several, once."""
+    """The click command that contains all commands. `app` would build it at every call, so a process that calls several
+    commands keeps it."""
     return typer.main.get_command(app)
 
 
@@ -59,13 +60,13 @@ def main() -> None:
     """Entry point: 0 done, 1 the run failed, 2 the request was wrong, 130 stopped by the user."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
-            stream.reconfigure(errors="replace")  # no run ends because a terminal has no ±
+            stream.reconfigure(errors="replace")  # a terminal that cannot show ± must not end a run
     try:
         with terminated_as_interrupted():
             _command()(prog_name="torso")  # also under `python -m torso`
     except TorsoError as error:
         _fail(str(error), error.exit_status)
-    except (OSError, UnicodeEncodeError) as error:  # a disk, or a name that is no text: not a fault of ours
+    except (OSError, UnicodeEncodeError) as error:  # the disk, or a file name that is no text: not a bug in Torso
         _fail(str(error), 1)
     except KeyboardInterrupt:
         _fail(AT_ONCE, 130)
@@ -76,8 +77,8 @@ def main() -> None:
 
 
 def _fail(text: str, status: int) -> None:
-    said = text.encode(errors="backslashreplace").decode()
-    Console(stderr=True).print(f"[bold red]torso:[/bold red] {escape(said)}", soft_wrap=True, highlight=False)
+    printable = text.encode(errors="backslashreplace").decode()
+    Console(stderr=True).print(f"[bold red]torso:[/bold red] {escape(printable)}", soft_wrap=True, highlight=False)
     sys.exit(status)
 
 

@@ -1,7 +1,7 @@
 """The switch between fused kernels and plain PyTorch.
 
-The fast path needs CUDA, Triton, and float32 or bfloat16. Everything else (CPU, float64, a second derivative) takes the
-plain path, which is the definition; the kernels are tested against it.
+The fast path needs CUDA, Triton, and float32 or bfloat16. Everything else (CPU, float64, second derivatives) takes the
+plain path. The plain path defines the result; the kernels are tested against it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor
 
 from torso.caches import keep_compiled
 
-_found = find_spec("triton") is not None
+_has_triton = find_spec("triton") is not None
 _interpreted = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch: kernels run slowly, on CPU too
 _plain: ContextVar[bool] = ContextVar("plain path", default=False)
-if _found:
+if _has_triton:
     keep_compiled()
 
 
 @contextmanager
 def plain_path() -> Iterator[None]:
-    """Inside, no fused kernel is used: for a second derivative (create_graph), or to compare with."""
+    """Use no fused kernel inside this context: for second derivatives (create_graph), or to compare with a kernel."""
     token = _plain.set(True)
     try:
         yield
@@ -36,20 +36,20 @@ def plain_path() -> Iterator[None]:
 
 def kernels_run_here() -> bool:
     """Whether this machine can run the kernels at all."""
-    return _found and (_interpreted or torch.cuda.is_available())
+    return _has_triton and (_interpreted or torch.cuda.is_available())
 
 
 def is_fast(x: Tensor) -> bool:
     """Whether a computation that starts from x may use the fused kernels."""
-    place = x.is_cuda or (_interpreted and x.device.type == "cpu")
-    return _found and place and x.dtype in (torch.float32, torch.bfloat16) and not _plain.get()
+    right_device = x.is_cuda or (_interpreted and x.device.type == "cpu")
+    return _has_triton and right_device and x.dtype in (torch.float32, torch.bfloat16) and not _plain.get()
 
 
-EXACT = "ieee"  # how products of float32 are taken; tf32x3, as three of tf32, is tried by bench/looking.py alone
+EXACT = "ieee"  # Triton's input_precision for exact float32 products; tf32x3 is tried by bench/looking.py alone
 
 
 def dot_precision(x: Tensor) -> str:
-    """Triton's name for how products of x are taken; for float32, torch's own switch decides."""
+    """Triton's `input_precision` for matrix products of x. For float32, torch's own switch decides."""
     if x.dtype != torch.float32:
-        return "tf32"  # without effect on 16-bit types
+        return "tf32"  # no effect on 16-bit types
     return EXACT if torch.get_float32_matmul_precision() == "highest" else "tf32"

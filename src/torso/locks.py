@@ -1,6 +1,6 @@
-"""Files that one process at a time holds; a process that dies lets go of them.
+"""Locks on files: one process at a time holds a file, and a process that dies releases it.
 
-Where files cannot be locked (on Windows, on some shared disks) nobody is kept out."""
+If the system cannot lock files (Windows, some shared disks), every process gets the file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import IO
 
 from torso.errors import InUse
 
-_PATIENCE = 5.0  # seconds: a process that was killed a moment ago may take some time to let go
+_PATIENCE = 5.0  # seconds: a process that was killed a moment ago may take some time to release its lock
 
 held_files: set[IO[str]] = set()
-if hasattr(os, "register_at_fork"):  # what a process forks would hold them after its end
+if hasattr(os, "register_at_fork"):  # a forked child would keep the lock after this process has ended
     os.register_at_fork(after_in_child=lambda: [file.close() for file in held_files])
 
 
 @contextmanager
 def held(file: IO[str], busy: str) -> Iterator[None]:
-    """Nobody else holds the file in the block, in this process or another; `busy` is said where somebody does."""
+    """Hold the lock of a file inside this context. Raises InUse with the message `busy` if another holder, in this
+    process or elsewhere, does not release it in time."""
     until = time.monotonic() + _PATIENCE
     while lock(file) is False:
         if time.monotonic() > until:
@@ -36,7 +37,8 @@ def held(file: IO[str], busy: str) -> Iterator[None]:
 
 
 def lock(file: IO[str]) -> bool | None:
-    """Whether nobody else has the file locked, which it is until it is closed; None: it cannot be locked here."""
+    """Try to lock the file until it is closed. True: locked; False: another holder has it; None: this system cannot
+    lock it."""
     try:
         import fcntl
 
@@ -49,7 +51,7 @@ def lock(file: IO[str]) -> bool | None:
 
 
 def _unlock(file: IO[str]) -> None:
-    """For others, too, that have it open: what a library has forked behind Python's back."""
+    """Release the lock explicitly: a child that a library forked, unseen by Python, may still have the file open."""
     with suppress(ImportError, OSError):
         import fcntl
 

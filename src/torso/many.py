@@ -1,7 +1,7 @@
-"""What many clients have, by their number, in containers that nobody changes: a round makes another one.
+"""Immutable containers keyed by client number: `ClientMap` and `ClientSet`. Each round makes a new one.
 
-To make it costs by what is new, not by what is held: entries lie in sheets of 32 numbers, and the sheets that do not
-change are those of the container before.
+Entries lie in sheets of 32 consecutive client numbers. A new container shares the sheets that do not change with the
+previous one, so making it takes time by the number of new entries, not of all entries.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from typing import Any, Generic, TypeVar
 
 V = TypeVar("V")
 W = TypeVar("W")
-_BITS = 5
+_BITS = 5  # a sheet holds 2**5 client numbers
 
 
 class _Sheets:
-    """Who is there, of entries in sheets."""
+    """The part that both containers share: membership, iteration and length."""
 
     __slots__ = ()
-    _sheets: Mapping[int, Collection[int]]
+    _sheets: Mapping[int, Collection[int]]  # client >> _BITS → the clients of that sheet
 
     def __contains__(self, client: object) -> bool:
         return isinstance(client, int) and client in self._sheets.get(client >> _BITS, ())
 
     def __iter__(self) -> Iterator[int]:
-        for place in sorted(self._sheets):
-            yield from self._sheets[place]
+        for sheet in sorted(self._sheets):
+            yield from self._sheets[sheet]
 
     def __len__(self) -> int:
         return sum(map(len, self._sheets.values()))
 
 
 class ClientMap(_Sheets, Mapping[int, V], Generic[V]):
-    """A mapping by the number of a client."""
+    """An immutable mapping from client numbers to values."""
 
     __slots__ = ("_sheets",)
 
     def __init__(self, entries: Mapping[int, V] | None = None) -> None:
-        """Takes time by the number of entries; a copy of another ClientMap takes none."""
+        """Takes time proportional to the number of entries; copying another ClientMap is free."""
         self._sheets: dict[int, dict[int, V]] = {}
         if isinstance(entries, ClientMap):
             self._sheets = entries._sheets
@@ -46,16 +46,16 @@ class ClientMap(_Sheets, Mapping[int, V], Generic[V]):
                 self._sheets.setdefault(client >> _BITS, {})[client] = value
 
     def __or__(self, new: Mapping[int, V]) -> ClientMap[V]:
-        """This map with some entries new or replaced."""
+        """A map with the entries of `new` added or replaced."""
         made: ClientMap[V] = ClientMap()
         made._sheets = dict(self._sheets)
-        copied: set[int] = set()
+        copied: set[int] = set()  # sheets that are no longer shared with this map
         for client, value in new.items():
-            place = client >> _BITS
-            if place not in copied:
-                copied.add(place)
-                made._sheets[place] = dict(made._sheets.get(place, ()))
-            made._sheets[place][client] = value
+            sheet = client >> _BITS
+            if sheet not in copied:
+                copied.add(sheet)
+                made._sheets[sheet] = dict(made._sheets.get(sheet, ()))
+            made._sheets[sheet][client] = value
         return made
 
     def __getitem__(self, client: int) -> V:
@@ -70,12 +70,12 @@ class ClientMap(_Sheets, Mapping[int, V], Generic[V]):
 
 
 class ClientSet(_Sheets, Set[int]):
-    """A set of numbers of clients."""
+    """An immutable set of client numbers."""
 
     __slots__ = ("_sheets",)
 
     def __init__(self, clients: Iterable[int] = ()) -> None:
-        """Takes time by the number of clients; a copy of another ClientSet takes none."""
+        """Takes time proportional to the number of clients; copying another ClientSet is free."""
         self._sheets: dict[int, frozenset[int]] = {}
         if isinstance(clients, ClientSet):
             self._sheets = clients._sheets
@@ -86,13 +86,13 @@ class ClientSet(_Sheets, Set[int]):
         new: dict[int, set[int]] = {}
         for client in clients:
             new.setdefault(client >> _BITS, set()).add(client)
-        for place, some in new.items():
-            self._sheets[place] = self._sheets.get(place, frozenset()) | some
+        for sheet, added in new.items():
+            self._sheets[sheet] = self._sheets.get(sheet, frozenset()) | added
 
     def union(self, clients: Iterable[int]) -> ClientSet:
-        """This set with some more clients; itself where it has them all."""
-        sheets, nobody = self._sheets, frozenset[int]()
-        new = [client for client in clients if client not in sheets.get(client >> _BITS, nobody)]
+        """The set with these clients added; the same object if it already contains all of them."""
+        no_clients = frozenset[int]()
+        new = [client for client in clients if client not in self._sheets.get(client >> _BITS, no_clients)]
         if not new:
             return self
         made = ClientSet()

@@ -1,4 +1,4 @@
-"""Modules of the user's that register things: imported before any name is looked up."""
+"""Plugins: the user's own modules (`--plugin`), imported before any registered name is looked up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Plugins = Annotated[
 
 
 def load_plugins(names: Sequence[str]) -> None:
-    """Import every plugin; whatever goes wrong in one is an error that names its file and line."""
+    """Import every plugin. Any exception in one becomes a RequestError that names its file and line."""
     if names and "" not in sys.path:
         sys.path.append("")  # a plugin may lie in the current folder
     for name in names:
@@ -37,7 +37,7 @@ def load_plugins(names: Sequence[str]) -> None:
                 f"--plugin {name!r} calls sys.exit{_place(end)}. A plugin only registers things; put code that runs "
                 'under: if __name__ == "__main__":'
             ) from None
-        except Exception as error:  # whatever the user's module raises, say it in one line
+        except Exception as error:  # the user's module may raise anything; report it in one line
             raise RequestError(_what_failed(name, error)) from None
 
 
@@ -51,7 +51,7 @@ def _import(name: str) -> ModuleType:
         raise RequestError(f"--plugin {name!r}: {path.stem!r} cannot be a module. Rename the file, as in mine.py")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
-        sys.path.append(folder)  # so that processes which this one starts find it, too
+        sys.path.append(folder)  # processes that this one starts must find the module, too
     module = importlib.import_module(path.stem)
     found = getattr(module, "__file__", None)
     if found is None or Path(found).resolve() != path.resolve():
@@ -68,18 +68,23 @@ def _what_failed(name: str, error: Exception) -> str:
             f"--plugin {name!r}: no module of this name can be imported. Give the path of its file, as in "
             f"path/{name}.py, or run the command in the folder of the file."
         )
-    if isinstance(error, SyntaxError):  # the message repeats the place
-        said, where = f"{type(error).__name__}: {error.msg}", f" ({error.filename}, line {error.lineno})"
+    if isinstance(error, SyntaxError):  # str(error) would repeat the file and the line
+        raised = f"{type(error).__name__}: {error.msg}"
+        where = f" ({error.filename}, line {error.lineno})"
     else:
-        said, where = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": "), _place(error)
-    return f"--plugin {name!r} cannot be imported: {said}{where}"
+        raised = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+        where = _place(error)
+    return f"--plugin {name!r} cannot be imported: {raised}{where}"
 
 
 def _place(error: BaseException) -> str:
-    """Where the plugin's own code stood, in brackets: the innermost line that is in no library, Torso included."""
+    """The file and line of the error in brackets: the innermost line outside libraries and Torso, if there is one."""
     paths = sysconfig.get_paths()
     libraries = (paths["stdlib"], paths["purelib"], paths["platlib"], str(Path(__file__).parent))
-    steps = [step for step in traceback.extract_tb(error.__traceback__) if not step.filename.startswith("<frozen")]
-    own = [step for step in steps if not step.filename.startswith(libraries)]
-    at = (own or steps)[-1:]
-    return f" ({at[0].filename}, line {at[0].lineno})" if at else ""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    own = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    candidates = own or frames
+    if not candidates:
+        return ""
+    innermost = candidates[-1]
+    return f" ({innermost.filename}, line {innermost.lineno})"

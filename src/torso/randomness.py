@@ -1,8 +1,9 @@
-"""Every random number of a run comes from (seed, purpose, …), never from a stream that somebody else advances.
+"""Random numbers of a run. Each is a function of (seed, purpose, …); there is no global stream.
 
-Two kinds. On the host, a NumPy or torch generator keyed by a tuple (partitions, participants, initial weights). On the
-device, `random_bits`: a counter-based hash of (key, counter) written in integer tensor operations, so that the shuffles
-and crops of G clients are one batched operation and have the same bits on every device, engine and number of workers.
+On the host they come from a NumPy or torch generator keyed by such a tuple (partitions, participants, initial weights).
+On the device they come from `random_bits`: a counter-based hash of (key, counter) in integer tensor operations. So the
+shuffles and crops of G clients are one batched operation, with the same bits on every device, engine and number of
+workers.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 
 
 def key(seed: int, *purpose: int | str) -> int:
-    """A 63-bit key for one purpose; equal tuples give equal keys, on every machine and Python."""
+    """A 63-bit key for one purpose. Equal tuples give equal keys on every machine and Python version."""
     digest = hashlib.blake2b(repr((seed, *purpose)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def client_keys(before: tuple[int | str, ...], clients: Iterable[int], *after: int | str) -> NDArray[np.int64]:
-    """`key(*before, client, *after)` of many clients; `before` has at least a seed and one word."""
-    head, tail = repr(before)[:-1], "".join(f", {each!r}" for each in after)
+    """`key(*before, client, *after)` for each client; `before` has at least a seed and one word."""
+    head = repr(before)[:-1]  # without the closing bracket
+    tail = "".join(f", {each!r}" for each in after)
     texts = (f"{head}, {client!r}{tail})".encode() for client in clients)
     digests = b"".join([hashlib.blake2b(text, digest_size=8).digest() for text in texts])
     return (np.frombuffer(digests, "<u8") >> np.uint64(1)).astype(np.int64)
@@ -43,7 +45,7 @@ def torch_generator(seed: int, *purpose: int | str) -> torch.Generator:
 
 
 def random_bits(keys: Tensor, count: int) -> Tensor:
-    """Non-negative int64 random numbers [*keys.shape, count]: splitmix64 of key + counter (63 bits kept)."""
+    """Random non-negative int64 numbers [*keys.shape, count]: splitmix64 of key + counter (63 bits kept)."""
     counter = torch.arange(1, count + 1, device=keys.device, dtype=torch.int64)
     z = keys.unsqueeze(-1) + counter * _GOLDEN
     z = (z ^ _logical_shift(z, 30)) * _MIX_1
@@ -52,5 +54,5 @@ def random_bits(keys: Tensor, count: int) -> Tensor:
 
 
 def _logical_shift(z: Tensor, bits: int) -> Tensor:
-    """Shift right with zeros coming in (torch's shift of int64 brings the sign)."""
+    """Shift right and fill with zeros (torch's shift of int64 fills with the sign)."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,4 +1,4 @@
-"""JSON and TOML from files, flags and networks: whatever is wrong with them is one ValueError with a clear sentence."""
+"""Parsers of JSON and TOML from files, flags and other machines. Every fault is a ValueError with a clear sentence."""
 
 from __future__ import annotations
 
@@ -6,41 +6,42 @@ import json
 import tomllib
 from typing import Any
 
-_DIGITS = 30  # of a whole number: more than any count of ours has
-_DEPTH = 100  # of tables in tables
+_DIGITS = 30  # most digits of a whole number; every count in Torso has fewer
+_DEPTH = 100  # most levels of nested tables
 _BOM = "\ufeff"  # some editors begin a file with it
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What JSON says. Nesting without end, numbers beyond all use and halves of characters are refused."""
-    found = text.decode() if isinstance(text, bytes) else text
+    """Parse JSON. Refused: too deep nesting, whole numbers of more than 30 digits, and lone surrogates."""
+    decoded = text.decode() if isinstance(text, bytes) else text
     try:
-        tree = json.loads(found.removeprefix(_BOM), parse_int=_whole)
+        tree = json.loads(decoded.removeprefix(_BOM), parse_int=_whole)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if "\\ud" in found.lower():
+    if "\\ud" in decoded.lower():  # the escape sequence of a surrogate
         _check_characters(json.dumps(tree, ensure_ascii=False))
     return tree
 
 
 def parse_record(text: str | bytes, most: int = 100_000) -> Any:
-    """What JSON of another machine says. No record of ours has so many named entries as this refuses."""
+    """Parse JSON of another machine. More than `most` named entries are refused: no record of Torso has that many."""
     tree = parse_json(text)
-    found, left = 0, [tree]
-    while left:
-        node = left.pop()
+    entries = 0
+    unvisited = [tree]
+    while unvisited:
+        node = unvisited.pop()
         if isinstance(node, dict):
-            found += len(node)
-            left += node.values()
+            entries += len(node)
+            unvisited += node.values()
         elif isinstance(node, list):
-            left += node
-        if found > most:
+            unvisited += node
+        if entries > most:
             raise ValueError(f"it has more than {most} named entries")
     return tree
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML under the same rules."""
+    """Parse TOML. Refused: too deep nesting and whole numbers of more than 30 digits."""
     try:
         tree = tomllib.loads(text.removeprefix(_BOM))
     except RecursionError:
@@ -50,7 +51,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def is_text(text: str) -> bool:
-    """Whether it can be written to a file: what a shell passes on need not be characters."""
+    """Whether a string can be encoded as UTF-8. A shell may pass on bytes that are no characters."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -70,15 +71,17 @@ def _check_characters(text: str) -> None:
 
 
 def _check_tree(tree: Any) -> None:
-    """No recursion of our own: a tree that was read may be deeper than Python's stack (a dotted key has no limit)."""
-    left = [(tree, 0)]
-    while left:
-        node, depth = left.pop()
+    """Refuse a tree that is too deep, or holds too large numbers.
+
+    It does not recurse: the tree may be deeper than Python's stack, because TOML's dotted keys have no limit."""
+    unvisited = [(tree, 0)]
+    while unvisited:
+        node, depth = unvisited.pop()
         if depth > _DEPTH:
             raise ValueError("it is nested too deeply")
         if isinstance(node, dict):
-            left += [(each, depth + 1) for each in node.values()]
+            unvisited += [(each, depth + 1) for each in node.values()]
         elif isinstance(node, list):
-            left += [(each, depth + 1) for each in node]
+            unvisited += [(each, depth + 1) for each in node]
         elif isinstance(node, int) and abs(node) >= 10**_DIGITS:
             raise ValueError(f"it holds a number of more than {_DIGITS} digits")

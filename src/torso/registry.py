@@ -1,4 +1,4 @@
-"""Names to things: what exists is registered once, and the command line, the config and the docs read it from here."""
+"""Registries: each maps names to choices. The command line, the config and the docs list what is registered here."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ T = TypeVar("T")
 
 
 class Registry(dict[str, T], Generic[T]):
-    """A dict whose entries arrive by decorator and whose misses explain themselves.
+    """A dict from names to choices. A decorator adds entries; looking up an unknown name raises a RequestError.
 
-    `key` is how the user spells the choice in a config (`data.source`, `method.drift`, …).
+    `key` is the config key that takes these names (`data.source`, `method.drift`, …).
     """
 
-    every: ClassVar[dict[str, Registry[Any]]] = {}  # by key
+    every: ClassVar[dict[str, Registry[Any]]] = {}  # all registries, by key
 
     def __init__(self, key: str) -> None:
         super().__init__()
         self.key = key
         self.every[key] = self
-        self.own: dict[str, T] | None = None  # Torso's, where things do not tell by themselves whose they are
+        self.own: dict[str, T] | None = None  # Torso's own entries; None: the module of an entry shows where it is from
 
     def register(self, name: str) -> Callable[[T], T]:
         def keep(thing: T) -> T:
@@ -38,7 +38,7 @@ class Registry(dict[str, T], Generic[T]):
         return keep
 
     def look_up(self, name: str, key: str) -> T:
-        """As `self[name]`, for a name that the user has given under another key."""
+        """Like `self[name]`, for a name that the user has given under another config key."""
         if name in self:
             return self[name]
         hint = did_you_mean(name, self)
@@ -48,7 +48,7 @@ class Registry(dict[str, T], Generic[T]):
         )
 
     def name_of(self, choice: object) -> str:
-        """The name that the class of a choice is registered under; the class's own where it is not."""
+        """The name under which the class of a choice is registered; if it is not registered, the name of the class."""
         return next((name for name, kind in self.items() if kind is type(choice)), type(choice).__name__)
 
     def _owner(self, name: str) -> str:
@@ -58,39 +58,46 @@ class Registry(dict[str, T], Generic[T]):
         return f"the module {module!r}" if is_foreign(self[name]) and module else "a module outside Torso"
 
     def is_guest(self, name: str) -> bool:
-        """Whether others than Torso have registered it; a method of theirs may be made of Torso's parts alone."""
-        changed = self.own is not None and self.own.get(name) is not self[name]
-        return changed or is_foreign(self[name])
+        """Whether a plugin has registered this name. A plugin's method may consist of Torso's parts alone, so `own` is
+        compared first."""
+        added = self.own is not None and self.own.get(name) is not self[name]
+        return added or is_foreign(self[name])
 
     def __missing__(self, name: str) -> T:
         return self.look_up(name, self.key)
 
 
 Guests = dict[str, dict[str, Any]]
+"""Entries that plugins have registered: registry key → name → entry."""
 
 
 def guests() -> Guests:
-    """What others than Torso have registered, by key and name: a process elsewhere has to be told of it."""
-    found = {
-        key: {n: thing for n, thing in known.items() if known.is_guest(n)} for key, known in Registry.every.items()
-    }
-    return {key: things for key, things in found.items() if things}
+    """The entries that plugins have registered; processes on other machines must be sent them."""
+    found: Guests = {}
+    for key, registry in Registry.every.items():
+        entries = {name: thing for name, thing in registry.items() if registry.is_guest(name)}
+        if entries:
+            found[key] = entries
+    return found
 
 
 def welcome(things: Guests) -> None:
+    """Register the plugins' entries that another process has sent."""
     for key, named in things.items():
         Registry.every[key].update(named)
 
 
 def chosen(key: str, value: object) -> str:
-    """A choice as a user spells it, for messages: `method.server = 'krum'`."""
+    """A choice as the user spells it in a config, for messages: `method.server = 'krum'`."""
     names = (name for name, kind in Registry.every[key].items() if type(value) is kind)
     return f"{key} = {next(names, value)!r}"
 
 
 def is_foreign(thing: object) -> bool:
-    """Whether it, or what it is made of, comes from a module outside."""
-    parts = (thing, *(vars(thing).values() if is_dataclass(thing) and not isinstance(thing, type) else ()))
+    """Whether a thing, or a field of it if it is a dataclass, comes from a module outside Torso."""
+    parts = [thing]
+    if is_dataclass(thing) and not isinstance(thing, type):
+        parts += vars(thing).values()
     modules = (getattr(part, "__module__", None) or "builtins" for part in parts)
     return any(module.partition(".")[0] not in ("torso", "builtins") for module in modules)
 
@@ -101,7 +108,7 @@ def summary(thing: object) -> str:
 
 
 def plain(text: str) -> str:
-    """On one line and without the section numbers that are meant for readers of the code."""
+    """A docstring on one line, without its citations `(spec N.N)`, which are meant for readers of the code."""
     text = re.sub(r"\s*\(spec [^)]*\)", "", " ".join(text.split()))
     return re.sub(r"[,;:]? ?spec [^)]*\)", ")", text)
 

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C, where nobody has said yet how to end. Imports nothing heavy."""
+"""SIGTERM and Ctrl-C before a command has set up its own way to end. This module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ AT_ONCE = "stopped at once, by Ctrl-C or SIGTERM"
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends this process in order, too: schedulers and service managers send it."""
+    """Raise KeyboardInterrupt on SIGTERM, which schedulers and service managers send, so that the process cleans up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ours = os.getpid()
+    own_pid = os.getpid()
 
     def interrupt(number: int, *_: Any) -> None:
-        if os.getpid() != ours:  # a fork, which whoever forked it ends like this
+        if os.getpid() != own_pid:  # a forked child inherits this handler; its parent expects SIGTERM to end it
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""A server of files on loopback that drops connections, answers with errors or ignores ranges when a test says so."""
+"""A file server on loopback that drops connections, answers with errors or ignores ranges if a test asks for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass
 class Files:
-    """What the server has. `script`: one entry a request, used up from the front; without one the file is given.
+    """The state of the server. `script`: one entry per request, used from the front; without one it sends the file.
 
     An entry is a status (500), `drop N` (the connection ends after N bytes of the body), `whole` (ranges are ignored),
     `wrong range`, `endless` and `short` (no length; twice the file, or 20 bytes of it) or `to URL` (a redirect)."""

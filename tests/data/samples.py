@@ -1,4 +1,4 @@
-"""What the tests of this folder share: options, small data sets, and where the real files may lie."""
+"""Helpers of the tests in this folder: options, small data sets, paths of real files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def options(**changes: Any) -> DataConfig:
 
 
 def toy(train: Any, test: Any = None, classes: int | None = None, writers: Any = None) -> Dataset:
-    """A data set of 1×1 images whose labels are given; pixel = row number, so that rows can be told apart."""
+    """A data set of 1×1 images with these labels. The pixel is the row number, so that rows can be told apart."""
 
     def split(labels: Any) -> Images:
         labels = np.asarray(labels, np.int64)

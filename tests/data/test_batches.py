@@ -1,4 +1,4 @@
-"""Batches: every sample once an epoch, the same for a client alone or in company; crops against a naive loop."""
+"""Batches: every sample once per epoch, the same for a client alone or in a stack; crops against a naive loop."""
 
 from __future__ import annotations
 

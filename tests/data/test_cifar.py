@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: archives, folders and packed JPEGs, the real file where it is, damaged and hostile ones."""
+"""CIFAR-10 and CIFAR-100: archives, folders, packed JPEGs, the real file if it exists, damaged and hostile files."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_a_damaged_parquet_file_and_an_empty_folder(tmp_path: Path) -> None:
 
 
 def test_a_data_set_that_was_saved_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Class names come from `ClassLabel`, also where a class has no image; images of two sizes need data.size."""
+    """Class names come from `ClassLabel`, even if a class has no image; images of two sizes need data.size."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets")
     features = datasets.Features(

@@ -1,4 +1,4 @@
-"""Batches that are dealt at once as numbers are those that a deck deals one by one."""
+"""The batches that `Deal` computes at once equal those that a deck yields one by one."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_the_same_samples_bits_and_keys(sizes: tuple[int, ...], skip: bool) -> N
             return super().look(*given[:2])  # type: ignore[arg-type]
 
     form = Form.of(deck, min(5, max(sizes)), True, True)
-    deal = Deal.context(form, CPU)
-    deal.index.fill_(sum(sizes) - 1)  # what another visit has left
+    deal = Deal.room(form, CPU)
+    deal.index.fill_(sum(sizes) - 1)  # numbers left from an earlier visit
     filled = filled_by(deck.used(5, skip), form)
     for epoch in range(2):
         seen.clear()

@@ -1,4 +1,4 @@
-"""Decks made from decks: samples held out for validation, common samples added, a batch filled from another."""
+"""Decks made from other decks: samples held out for validation, common samples added; a batch filled from another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLAIN = PixelLens.of((0.0,), (1 / 255,), torch.device("cpu"))  # input = the sto
 
 
 def deck(sizes: list[int], clients: list[int] | None = None, spare: int = 0) -> Deck:
-    """Client g owns the next `sizes[g]` images; image i is one pixel with value i, its label is i; nobody's at last."""
+    """Client g owns the next `sizes[g]` images; the last images belong to no client. Image i has pixel i, label i."""
     total = sum(sizes) + spare
     rows = [torch.arange(sum(sizes[:g]), sum(sizes[: g + 1])) for g in range(len(sizes))]
     images = torch.arange(total, dtype=torch.uint8).view(-1, 1, 1, 1)
@@ -33,7 +33,7 @@ def test_parted_is_disjoint_whole_and_of_the_right_size(sizes: list[int], share:
     kept, held = whole.parted(share, seed=3)
     for mine, learned, out, size in zip(rows(whole), rows(kept), rows(held), sizes, strict=True):
         assert sorted(learned + out) == mine
-        assert len(out) == math.floor(round(share * size, 6))  # 0.29 · 100 is 29, whatever floats make of it
+        assert len(out) == math.floor(round(share * size, 6))  # 0.29 · 100 must be 29 despite rounding
 
 
 @settings(deadline=None, max_examples=30)
@@ -83,12 +83,12 @@ def samples(batch: Batch) -> list[list[int]]:
 
 
 def test_a_batch_is_filled_from_another_for_clients_without_samples() -> None:
-    """Sizes 2, 5, 3 in batches of 3: the second batch has clients 1 (two samples) and nobody else."""
+    """Sizes 2, 5, 3 in batches of 3: in the second batch only client 1 has samples (two)."""
     first, second = batches([2, 5, 3], 3)
     assert samples(second) == [[], [5, 6], []]
     filled = second.filled_from(first)
     assert samples(filled) == [[0, 1], [5, 6], [7, 8, 9]]
-    assert filled.active is None  # everybody has samples
+    assert filled.active is None  # all clients have samples
 
 
 def test_filling_leaves_a_batch_that_everybody_has_alone() -> None:
@@ -97,7 +97,7 @@ def test_filling_leaves_a_batch_that_everybody_has_alone() -> None:
 
 
 def test_filling_keeps_clients_still_that_have_no_samples_in_either() -> None:
-    """A client whose last batch of one is skipped has none at all."""
+    """A client with a single sample has no batch, because a last batch of one is skipped."""
     cards = deck([1, 5])
     first, second = cards.shuffled(3, PLAIN, Shuffle(0, "train", 1), 0, None, skip_single=True)
     filled = second.filled_from(first)
@@ -107,17 +107,17 @@ def test_filling_keeps_clients_still_that_have_no_samples_in_either() -> None:
 
 
 def test_clients_with_samples_that_stand_first_are_said_to_lead() -> None:
-    """Sizes 7, 4, 4 in batches of 3: all, all (one sample of two clients), then the first alone."""
+    """Sizes 7, 4, 4 in batches of 3: three samples of each client, then 3, 1 and 1, then one of the first client."""
     leads = [batch.lead for batch in batches([7, 4, 4], 3)]
     assert leads == [None, None, 1]
     assert samples(batches([7, 4, 4], 3)[2].first(2)) == [[6], []]
-    assert [batch.lead for batch in batches([4, 7, 4], 3)] == [None, None, None]  # the one with samples is second
+    assert [batch.lead for batch in batches([4, 7, 4], 3)] == [None, None, None]  # the active client stands second
 
 
 def test_longest_first_is_an_order_of_steps_and_none_where_it_is_kept() -> None:
     cards = deck([2, 7, 4, 9])
     order = cards.longest_first(3, skip_single=False)
-    assert order == [1, 3, 2, 0]  # steps 1, 3, 2, 3: of two alike the first stays first
+    assert order == [1, 3, 2, 0]  # steps 1, 3, 2, 3: the sort is stable
     assert cards.longest_first(10, skip_single=False) is None  # one step each
     assert deck([9, 7, 4, 2]).longest_first(3, skip_single=False) is None
     assert deck([4, 5]).longest_first(3, skip_single=True) == [1, 0]  # 4 is one step once its last sample is skipped

@@ -1,4 +1,4 @@
-"""Decoded images that the next process finds again: never those of other files, and never in the way of a run."""
+"""The cache of decoded images: it never returns those of other files, and its failure never stops a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Decoder:
-    """Every pixel is the first byte of the file; counts how often it was asked."""
+    """A decoder whose pixels are the first byte of the file; it counts its calls."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -45,14 +45,14 @@ def look(decoder: Decoder, *content: int) -> int:
     found = decoded(encoded, SHAPE, decoder.of(encoded))
     assert (found.shape, found.dtype) == (SHAPE, np.uint8)
     assert (found == content[0]).all()
-    found[0] = 1  # whoever has it may write on it: nobody else sees it
+    found[0] = 1  # the caller may write into its array; other readers do not see it
     return decoder.asked
 
 
 def test_the_second_time_nothing_is_decoded(cache: Path) -> None:
     decoder = Decoder()
     assert [look(decoder, 7, 8), look(decoder, 7, 8)] == [1, 1]
-    assert look(decoder, 7, 9) == 2  # one byte of the file is another
+    assert look(decoder, 7, 9) == 2  # one byte of the file has changed
     assert look(decoder, 7, 8) == 2
     assert len(list(cache.iterdir())) == 2
 
@@ -79,7 +79,7 @@ def test_a_damaged_file_is_made_anew(what: str, cache: Path) -> None:
     else:
         np.save(file, np.zeros((2, 2), np.uint8))
     assert [look(decoder, 7), look(decoder, 7)] == [2, 2]
-    assert [path.name for path in cache.iterdir()] == [file.parent.name]  # nothing half-written is left
+    assert [path.name for path in cache.iterdir()] == [file.parent.name]  # no incomplete folder is left
 
 
 def test_a_pickle_in_its_place_is_not_opened(cache: Path) -> None:
@@ -122,7 +122,7 @@ def test_the_cache_is_bounded_and_the_least_recently_used_leave_it(
     (second,) = set(cache.iterdir()) - {first}
     for age, folder in enumerate((second, first)):
         os.utime(folder, (1000 + age, 1000 + age))
-    left = cache / ".new-left"  # of a process that has ended in the middle
+    left = cache / ".new-left"  # left by a process that was killed while it wrote
     left.mkdir()
     os.utime(left, (0, 0))
     look(decoder, 3)
@@ -142,7 +142,7 @@ def test_small_and_huge_arrays_are_not_kept(cache: Path, monkeypatch: pytest.Mon
 
 
 def test_two_processes_may_write_the_same_file(cache: Path) -> None:
-    """The second finds the first's under the name, which is whole: it keeps that one."""
+    """The second process finds the complete file of the first under the same name, and keeps it."""
     file = ArrayFile(cache / "name", "pixels.npy", np.uint8, (4,))
     both = [file.new(), file.new()]
     for new in both:

@@ -1,4 +1,4 @@
-"""From options to tensors: what the rest of Torso sees."""
+"""`build`: from options to the tensors of a federation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_server_gets_its_fraction_of_the_whole_training_set() -> None:
 
 
 def test_everybody_gets_as_many_samples_of_every_class() -> None:
-    """Spec 5.7: so many training samples of each class, drawn by the seed; all of a class that has fewer."""
+    """Spec 5.7: a number of training samples of each class, drawn by the seed; all of a class that has fewer."""
     labels = np.repeat([2, 0, 1], [6, 3, 9])
     drawn = [draw_meta_rows(labels, 4, seed) for seed in range(20)]
     for rows in drawn:
@@ -88,7 +88,7 @@ def test_the_same_seed_is_the_same_federation() -> None:
 
 
 def test_a_seed_of_the_data_deals_alike_whatever_the_run() -> None:
-    """`data.seed` stands for the run's seed in all that deals: clients, newcomers, samples of the server."""
+    """`data.seed` replaces the run's seed in all draws of data: clients, new clients, samples of the server."""
     how = options(partition="dirichlet-floor", clients=7, new_clients=2, server_fraction=0.1, seed=5)
     one, other, usual = build(how, 0, CPU), build(how, 1, CPU), build(how.model_copy(update={"seed": -1}), 5, CPU)
     for found in (other, usual):
@@ -121,13 +121,13 @@ def test_validation_is_held_out_of_what_clients_learn_from() -> None:
     parted = build(config, 2, CPU)
     held = parted.test
     assert (held.sizes == np.floor(0.2 * whole.train.sizes + 1e-9)).all()
-    assert len(parted.test_order) == len(held.labels) == held.sizes.sum()  # all of it is what was held out
+    assert len(parted.test_order) == len(held.labels) == held.sizes.sum()  # the test split has only held-out samples
     for client in range(9):
         mine, learned = (split.rows(client).tolist() for split in (whole.train, parted.train))
         assert len(mine) == len(learned) + held.sizes[client]
         assert [row for row in mine if row in set(learned)] == learned
         left = [row for row in mine if row not in set(learned)]
-        for rows in (parted.server_rows, parted.meta_rows):  # nor does the server have them
+        for rows in (parted.server_rows, parted.meta_rows):  # the server does not have them either
             assert not set(rows.tolist()) & set(left)
         assert torch.equal(held.labels[held.rows(client)].sort().values, whole.train.labels[left].sort().values)
     assert held.labels.tolist() != build(config, 3, CPU).test.labels.tolist()
@@ -175,7 +175,7 @@ def test_test_data_are_met_in_a_mixed_order_that_is_the_same_every_time() -> Non
 
 
 def test_the_deck_of_many_clients_is_made_of_their_rows() -> None:
-    """As each client's rows are, padded with 0; of different sizes, of none, and of one."""
+    """A deck of several clients equals their rows, padded with 0; sizes may differ, clients may be one or none."""
     train = build(options(clients=7, partition="dirichlet-class", alpha=0.1), 0, torch.device("cpu")).train
     assert len(set(train.sizes.tolist())) > 1
     for clients in ([0, 1, 2, 3, 4, 5, 6], [4, 1], [2, 2], [3], []):

@@ -1,4 +1,4 @@
-"""Downloads against a server on loopback: whole, resumed, refused; what is left behind each time."""
+"""Downloads from a server on loopback: complete, resumed, refused; and the files that are left each time."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_server_without_ranges_starts_over(fetch: Fetch, server: Files, tmp_pa
 
 
 def test_a_file_that_changed_on_the_server_starts_over(fetch: Fetch, server: Files, tmp_path: Path) -> None:
-    """The part is of another version: If-Range makes the server send the whole, at once."""
+    """The part belongs to another version: because of If-Range the server sends the whole file at once."""
     server.content["/toy/a.bin"] = bytes(len(CONTENT))
     server.script[:] = ["drop 300000", 404]
     with pytest.raises(RequestError):
@@ -217,7 +217,7 @@ def test_a_page_in_place_of_the_file_is_not_downloaded(fetch: Fetch, server: Fil
 
 
 def test_an_answer_that_is_always_too_short_is_given_up(fetch: Fetch, server: Files) -> None:
-    """A part, a range that does not fit, a part again: no progress, although bytes come each time."""
+    """A part, a range that does not fit, a part again: no progress, although each answer has bytes."""
     server.script[:] = ["short", 416] * 20
     with pytest.raises(RequestError, match=r"HTTP 416.*|ended at byte 20 of 700,000"):
         fetch()
@@ -253,7 +253,7 @@ def test_only_an_md5_is_published(fetch: Fetch, server: Files, tmp_path: Path) -
 
 
 def test_two_processes_do_not_write_one_file(fetch: Fetch, server: Files, tmp_path: Path) -> None:
-    """The second begins while the first is in its download; flock is between open files, so one process will do."""
+    """The second download begins during the first; flock holds between open files, so one process is enough."""
 
     class Second(Watcher):
         def moved(self, file: str, done: int, total: int) -> None:
@@ -266,7 +266,7 @@ def test_two_processes_do_not_write_one_file(fetch: Fetch, server: Files, tmp_pa
 
 
 def test_a_disk_without_room(fetch: Fetch, server: Files, tmp_path: Path) -> None:
-    """Known before the first byte, and met on the way: a limit on file sizes stops the write in its middle."""
+    """A full disk, known before the first byte or met on the way: a limit on file sizes stops a write halfway."""
     with pytest.raises(RequestError, match=r"GB free, toy needs 1000000000.0 GB. Choose another folder with --out"):
         fetch(file=replace(remote(), size=10**18))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -325,7 +325,7 @@ def test_tls_is_verified_and_never_left(fetch: Fetch, tmp_path: Path, monkeypatc
 def test_mirrors_come_first_and_official_addresses_after(
     fetch: Fetch, server: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One is off, one has not the file, one has other bytes; the official address has it."""
+    """One mirror is off, one lacks the file, one has other bytes; the official address has the file."""
     server.content["/bad/toy/a.bin"] = bytes(len(CONTENT))
     off = f"http://127.0.0.1:{closed_port()}"
     monkeypatch.setenv("TORSO_MIRROR", f"{off}, {server.url}/none/ {server.url}/bad")

@@ -1,4 +1,4 @@
-"""Every data set in small, in the format of its official files: downloaded, made, and read by its source."""
+"""Small copies of every data set in the official format: downloaded, converted, and read by their sources."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Make = Callable[[str, dict[str, bytes]], Path]
 
 @pytest.fixture
 def made(server: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Download a data set whose official files are these, and give its folder; runs find it there."""
+    """Download a data set with these official files; returns its folder, in which runs find it."""
     home = tmp_path / "home"
     monkeypatch.setenv("TORSO_DATA", str(home))
     monkeypatch.delenv("TORSO_MIRROR", raising=False)
@@ -300,7 +300,7 @@ def femnist_of(*blobs: bytes) -> Callable[[Path], dict[str, bytes]]:
     return lambda tmp_path: femnist(tmp_path, rows)
 
 
-BROKEN: dict[str, Case] = {  # the checksum is right; what the file is, what is said
+BROKEN: dict[str, Case] = {  # files with the right checksum but wrong content, and the messages
     "no archive": ("tiny-imagenet", lambda _: {"tiny-imagenet-200.zip": b"no zip" * 10}, "cannot be read, it may be"),
     "no annotations": (
         "tiny-imagenet",
@@ -319,7 +319,7 @@ BROKEN: dict[str, Case] = {  # the checksum is right; what the file is, what is 
     "labels out of the mapping": (
         "emnist-digits",
         lambda _: {"gzip.zip": zipped(emnist("digits", [0, 5], "0 48\n", np.zeros((2, 28, 28), np.uint8)))},
-        "has labels that its mapping has not",
+        "has labels that its mapping does not contain",
     ),
     "half an example": ("femnist", femnist_of(example(np.ones(784), 1)[:-9]), "a protobuf field ends behind"),
     "too few pixels": ("femnist", femnist_of(example(np.ones(9), 1)), "an example has 9 pixels and 1 labels"),

@@ -1,4 +1,4 @@
-"""Images become what a body wants: by hand, and against Pillow, which reads image files."""
+"""Images fitted to what a body wants: expected values by hand, and Pillow as the reference."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def dataset(channels: int = 3, height: int = 8, width: int = 6, count: int = 70)
 def test_resizing_is_pillows_image_by_image(channels: int) -> None:
     images = dataset(channels).train.samples
     found = resized(images, 5, 9)
-    for place in (0, 63, 64, 69):  # on both sides of a thread's piece of work
+    for place in (0, 63, 64, 69):  # on both sides of a border between two threads' images
         for layer in range(channels):
             alone = Image.fromarray(images[place, ..., layer]).resize((9, 5), Image.Resampling.BILINEAR)
             assert np.array_equal(found[place, ..., layer], np.asarray(alone))

@@ -1,4 +1,4 @@
-"""Folders of image files in every layout, and what is wrong with some of them."""
+"""Folders of image files in every layout, and the messages for wrong ones."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     ],
 )
 def test_every_layout(tmp_path: Path, pattern: str, clients: bool, has_test: bool) -> None:
-    """Five images of every client, class and split: a fifth is held out where nothing is for testing."""
+    """Five images of every client, class and split: a fifth is held out if there is no test part."""
     names = {
         pattern.format(client=client, label=label, split=split, i=f"{client}-{split}-{i}")
         for client in ("Klinik 3", "北京")

@@ -1,4 +1,4 @@
-"""Kinds of input: what each says of itself, what it takes, how a batch is looked at; statistics that add up."""
+"""Kinds of input: their descriptions, what they accept, their lenses; moments that add up over clients."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_clients_sums_are_pooled_statistics() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -1e9, 123456.789])
 def test_a_constant_feature_has_std_1(value: float) -> None:
-    """Whatever rounding leaves of the difference of two large sums."""
+    """A constant feature has std 1, although rounding leaves a small difference of two large sums."""
     clients = [np.full((n, 1), value, np.float32) for n in (3, 1000, 7)]
     assert Moments.over(clients).mean_and_std()[1] == (1.0,)
 
@@ -185,7 +185,7 @@ def test_rows_of_a_table_by_the_names_of_its_columns() -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (1, 2, 3)])
 def test_batches_of_any_rank_are_filled_from_others(shape: tuple[int, ...]) -> None:
-    """Client 1 has run out: it gets the other batch's samples, client 0 keeps its own."""
+    """Client 1 has no samples left and gets those of the other batch; client 0 keeps its own."""
     mine, other = torch.zeros(2, 1, *shape), torch.ones(2, 2, *shape)
     short = Batch(mine, torch.zeros(2, 1, dtype=torch.int64), torch.tensor([[1.0], [0.0]]), torch.tensor([True, False]))
     found = short.filled_from(Batch(other, torch.ones(2, 2, dtype=torch.int64)))

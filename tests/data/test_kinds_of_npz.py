@@ -1,4 +1,4 @@
-"""Arrays of any dtype in an .npz file: which kind they are taken for, and what is refused."""
+"""Arrays of any dtype in an .npz file: the kind of input that they become, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel that makes input from stored bytes, against the plain path."""
+"""The kernel that makes network input from stored images, against the plain path."""
 
 from __future__ import annotations
 

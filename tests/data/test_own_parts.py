@@ -1,4 +1,4 @@
-"""Sources and partitions of somebody's own: what is taken, and what is refused by the key that named them."""
+"""Sources and partitions of the user: what is accepted, and what is refused with the key that named them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(made: Any, monkeypatch: pytest.MonkeyPatch, root: str = "") -> Dataset:
 
 
 def test_what_means_the_same_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images without channels, labels of another width, a torch tensor: the rest of Torso meets one kind."""
+    """Images without channels, labels of another width, a torch tensor: all become the same stored format."""
     flat = half(images=HALF.images[..., 0], labels=HALF.labels.astype(np.int32))
     for made in (GOOD, flat, half(images=torch.from_numpy(HALF.images)), half(images=HALF.images[::-1][::-1])):
         found = read(made, monkeypatch).train

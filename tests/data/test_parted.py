@@ -1,4 +1,4 @@
-"""The test part that is held out of data that have none."""
+"""The test part that is held out of data without one."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def test_without_clients_and_the_same_every_time() -> None:
 def test_other_clients_do_not_change_what_a_client_holds_out() -> None:
     owner, labels = np.arange(90) % 3, np.arange(90) // 3 % 2
     whole = parted(owner, labels, 0.2)[1]
-    rest = np.flatnonzero(owner != 1)[1:]  # client 1 is gone, and client 0 has a sample less
+    rest = np.flatnonzero(owner != 1)[1:]  # without client 1, and with one sample less of client 0
     fewer = rest[parted(owner[rest], labels[rest], 0.2)[1]]
     assert np.array_equal(whole[owner[whole] == 2], fewer[owner[fewer] == 2])

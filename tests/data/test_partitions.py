@@ -214,7 +214,7 @@ def test_the_authors_split_has_floor_balance_and_minimum(n: int, alpha: float, f
     train = table(dealt.train, dataset.train.labels, 5)
     assert train.min() >= floor
     assert dealt.train.sizes.min() >= 10 + 5 * floor  # the minimum is of the draw, as in the author's code
-    # nobody who has |D|/N drawn samples gets another class; and a class gives what it has beyond the floor
+    # a client with |D|/N drawn samples gets no further class; each class deals all samples beyond the floor
     assert dealt.train.sizes.max() < 1000 / n + (200 - n * floor) + 5 * floor
 
 

@@ -1,4 +1,4 @@
-"""Images as people have them become [n, H, W, C], and none is misread."""
+"""Images in all forms that users pass become [n, H, W, C], and none is misread."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_photo_is_turned_upright() -> None:
         (COLOUR, Image.new("F", (5, 4)), "more than 8 bits per pixel"),
         (COLOUR, [RGB[0], L[0]], r"image 1 is uint8 \[4, 5\]. Expected: uint8 \(0 to 255\), \[4, 5, 3\]"),
         (COLOUR, [RGB[0] / 255], "image 0 is float64"),
-        (Pixels(3, 3, 3), np.zeros((3, 3, 3), np.uint8), "nobody can tell where its channels are"),
+        (Pixels(3, 3, 3), np.zeros((3, 3, 3), np.uint8), "its channels may be its first or its last dimension"),
         (Pixels(5, 4, 5), Image.new("RGB", (5, 4)), "is a Pillow image. Expected: an array"),
     ],
 )

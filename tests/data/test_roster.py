@@ -1,4 +1,4 @@
-"""What a server may know of its clients: sizes and names, no sample."""
+"""The roster: what the server may know of its clients. Sizes and names, but no samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every source on small files in the true format, on the real files where they are, and on damaged ones."""
+"""Every source on small files in the true format, on the real files if they exist, and on damaged ones."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_your_own_arrays(tmp_path: Path) -> None:
 
 
 def test_labels_that_count_from_1_are_told(tmp_path: Path) -> None:
-    """The class 0 that nobody has would be an output of the network, and one of the classes of accuracy by class."""
+    """Class 0 without samples would still be an output of the network, and count in the accuracy by class."""
     from_1 = {name: found + 1 for name, found in arrays().items() if name.endswith("labels")}
     np.savez(tmp_path / "mine.npz", **arrays(**from_1))
     dataset = load(options(source="npz", root=str(tmp_path / "mine.npz")), 0)
@@ -275,7 +275,8 @@ def test_a_part_is_held_out_of_an_npz_without_one(tmp_path: Path) -> None:
 
 
 def test_writers_are_named_and_those_drawn_are_recorded(tmp_path: Path) -> None:
-    """Words as they are; whole numbers, with gaps, by their number. A client that only tests is no client."""
+    """Writers that are words keep their names; whole numbers, with gaps, name them by number. A writer that has only
+    test samples is no client."""
     by = {"train_writers": np.array([9, 40, 9, 40, 9, 40, 7, 7]), "test_writers": np.array([9, 40, 3])}
     words = {key: np.array([{3: "no", 7: "c 10", 9: "c 9", 40: "甲"}[n] for n in found]) for key, found in by.items()}
     for name, told in (("numbers", by), ("words", words)):
@@ -304,7 +305,7 @@ def test_the_real_femnist() -> None:
 
 
 def test_digits_are_those_that_scikit_learn_loads() -> None:
-    """They are read from its file, since the import takes a second."""
+    """The digits are read from scikit-learn's file, because its import takes a second."""
     from sklearn.datasets import load_digits
 
     from torso.data.sources.made import _digits_of_sklearn

@@ -1,4 +1,4 @@
-"""What a survey counts and says, by hand."""
+"""The counts and findings of a survey, compared with values by hand."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def test_clients_that_the_partition_does_not_go_by_are_told(tmp_path: Path) -> N
     wanted = options(source="csv", root=str(folder(tmp_path)), csv={"client": "site"}, partition="iid", clients=2)
     _, remark = build(wanted, 0, torch.device("cpu")).remarks
     assert remark == (
-        "data.source = 'csv' names 2 clients, and data.partition = 'iid' does not go by them. "
-        "To do so, set data.partition = by-client"
+        "data.source = 'csv' names 2 clients, and data.partition = 'iid' does not use them. "
+        "To use them, set data.partition = by-client"
     )
 
 
@@ -127,12 +127,12 @@ def test_one_file_is_parted(tmp_path: Path) -> None:
 
 
 def test_an_id_and_another_encoding_are_told(tmp_path: Path) -> None:
-    """24 patients, 4 held out: the other 20 names are as many features that say nothing of anybody else."""
+    """24 patients, 4 held out: the other 20 names become 20 features, which tell nothing about other patients."""
     path = tmp_path / "mine.csv"
     lines = ["who,age,label", *(f"p{row} Zoë,{row},{row % 2}" for row in range(24))]
     path.write_text("\n".join(lines), encoding="utf-8")
     (said,) = load(options(source="csv", root=str(path)), 0).remarks
-    assert "who is another in each of the 20 training rows" in said
+    assert "who has another value in each of the 20 training rows" in said
     assert said.endswith("data.csv.drop=who")
     path.write_text("\n".join(lines), encoding="latin-1")
     with pytest.raises(RequestError, match=r"mine.csv is not text in UTF-8 \(byte 0xeb at place 19\).*saved as UTF-8"):
@@ -177,7 +177,7 @@ def test_numbers_may_be_categories_and_labels_are_sorted_as_numbers(tmp_path: Pa
         (
             "age,label,site,city\n" + "".join(f"1,{n},a,Oslo\n" for n in range(20)),
             {},
-            "each of the 20 rows of .* has a class of its own",
+            "each of the 20 rows of .* has a different class",
         ),
         ('age,label\n1,"2\n', {"client": ""}, "train.csv cannot be read, it may be damaged"),
     ],

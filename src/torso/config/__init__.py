@@ -1,4 +1,4 @@
-"""An experiment as validated data: what `config.toml` holds, what `--set` changes, what `torso.run` takes.
+"""The config of an experiment as validated data: `config.toml` stores it, `--set` changes it, `torso.run` takes it.
 
 Every key is `section.field`. A preset method is a starting point: any axis can be replaced (`method.drift=proximal`) or
 adjusted (`method.drift.mu=0.1`).
@@ -59,7 +59,7 @@ __all__ = [
 
 
 class _MethodField:
-    """Lets pydantic take a Method, a preset's name, or a table of axes, and keep a Method."""
+    """The pydantic type of `Config.method`: takes a Method, the name of a preset or a table of axes; holds a Method."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -67,7 +67,7 @@ class _MethodField:
 
 
 class Config(Section):
-    """One experiment. Build it from keywords, or with `Config.load` from a file and `--set` overrides."""
+    """The config of one experiment. Make it from keywords, or with `Config.load` from a file and `--set` overrides."""
 
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -88,19 +88,21 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _rate_of_weights(cls, tree: Any) -> Any:
-        """Pre-trained weights bring a learning rate of their own, where nobody has set one."""
+        """Set `train.lr` to the learning rate that suits the pre-trained weights, unless the user has set it."""
         from torso.nets import wants_of
 
         model, train = tree.get("model"), tree.get("train", {})
         if not isinstance(model, Mapping) or not isinstance(train, Mapping) or "lr" in train:
             return tree
         body, weights = model.get("body"), model.get("weights")
-        lr = wants_of(body, weights).lr if weights and isinstance(body, str) and isinstance(weights, str) else 0.0
+        if not weights or not isinstance(body, str) or not isinstance(weights, str):
+            return tree
+        lr = wants_of(body, weights).lr
         return {**tree, "train": {**train, "lr": lr}} if lr else tree
 
     @model_validator(mode="after")
     def _names_exist(self) -> Config:
-        """Look every name up now, so that a wrong one is refused before data are read or a folder is made."""
+        """Look up every name now, so that a wrong one is refused before data are read or a folder is made."""
         from torso.data import augmentations, partitions, sources
         from torso.engine import engines
         from torso.learn.schedule import schedules
@@ -111,8 +113,7 @@ class Config(Section):
         from torso.nets.bodies import GIVEN
         from torso.nets.encoder import spoken_of_encoder
 
-        names, during = self.measure.names, self.measure.during
-        named: tuple[tuple[Registry[Any], str, str], ...] = (
+        named: tuple[tuple[Registry[Any], str, str], ...] = (  # registry, name, key that holds the name
             (sources, self.data.source, "data.source"),
             (partitions, self.data.partition, "data.partition"),
             (augmentations, self.data.augment, "data.augment"),
@@ -121,25 +122,27 @@ class Config(Section):
             (head_inits, self.model.head_init, "model.head_init"),
             (schedules, self.train.schedule, "train.schedule"),
             (engines, self.run.engine, "run.engine"),
-            *((measures, name, "measure.names") for name in names),
-            *((measures, name, "measure.during") for name in during),
+            *((measures, name, "measure.names") for name in self.measure.names),
+            *((measures, name, "measure.during") for name in self.measure.during),
             *((analyses, name, "measure.analyses") for name in self.measure.analyses),
             *((corruptions, name, "measure.corruptions") for name in self.measure.corruptions),
         )
         for registry, name, key in named:
             if (registry is bodies or registry is head_inits) and name.startswith(GIVEN):
-                continue  # a module of a program: looked for where the network is built
+                continue  # an object that a program has passed: it is looked up when the network is built
             with spoken_of_encoder() if key == "model.encoder" else nullcontext():
                 registry.look_up(name, key)  # raises RequestError with the nearest name
         return self
 
     @property
     def lora(self) -> Lora | None:
-        """The adapters of the body: as model.lora says, of rank 8 where only a part asks for them; None: none."""
-        asked = self.model.lora
-        named = self.method.uses_adapters or names_adapters(self.personalize.part)
-        rank = asked.rank or (8 if named else 0)
-        return Lora(rank, asked.alpha, asked.targets, asked.dropout, asked.base) if rank else None
+        """The adapters of the body, or None. The rank is model.lora.rank; if that is 0 and the method or
+        personalize.part names adapters, it is 8."""
+        options = self.model.lora
+        rank = options.rank
+        if not rank and (self.method.uses_adapters or names_adapters(self.personalize.part)):
+            rank = 8
+        return Lora(rank, options.alpha, options.targets, options.dropout, options.base) if rank else None
 
     @classmethod
     def load(cls, path: str | Path | None = None, sets: Sequence[str] = ()) -> Config:
@@ -149,7 +152,7 @@ class Config(Section):
 
     @classmethod
     def of(cls, found: Any) -> Config:
-        """A Config as it is, or one from a mapping of the same words."""
+        """The Config itself, or one made from a mapping of its sections."""
         if isinstance(found, Config):
             return found
         if isinstance(found, Mapping) and all(isinstance(section, str) for section in found):
@@ -164,7 +167,7 @@ class Config(Section):
         return type(self)(**assign_all(self.as_tree(), sets))
 
     def as_tree(self) -> dict[str, Any]:
-        """Plain nested data, complete: what `config.toml` holds."""
+        """The complete config as nested dicts: the content of `config.toml`."""
         tree = {
             name: getattr(self, name).model_dump(mode="json") for name in type(self).model_fields if name != "method"
         }
@@ -172,12 +175,12 @@ class Config(Section):
         return {name: tree[name] for name in type(self).model_fields}
 
     def as_toml(self) -> str:
-        """The same as text: `config.toml` of a run."""
+        """The complete config as the text of `config.toml`."""
         return tomli_w.dumps(self.as_tree())
 
 
 def explain(error: ValidationError) -> str:
-    """The first problem of a pydantic error as one sentence: key, value, what would do."""
+    """The first problem of a pydantic error as one sentence: the key, the value, what is accepted."""
     problems = error.errors()
     first = problems[0]
     where = ".".join(str(step) for step in first["loc"])
@@ -199,15 +202,14 @@ def _unknown_key(location: tuple[int | str, ...]) -> str:
 
 
 def describe_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, str]:
-    """Every key with its default and meaning, for the docs; the method's keys are told by its axes."""
+    """Every key → its default and meaning, for the docs. The keys of `method` are left out: its axes describe them."""
     rows: dict[str, str] = {}
     for name, field in model.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             rows |= describe_keys(inner, f"{prefix}{name}.")
         elif name != "method":
-            default = tomli_w.dumps({"x": field.default}).removeprefix("x = ").strip() if field.default != () else "[]"
-            rows[prefix + name] = f"default `{' '.join(default.split())}`" + (
-                f"; {field.description}" if field.description else ""
-            )
+            default = "[]" if field.default == () else tomli_w.dumps({"x": field.default}).removeprefix("x = ").strip()
+            meaning = f"; {field.description}" if field.description else ""
+            rows[prefix + name] = f"default `{' '.join(default.split())}`{meaning}"
     return rows

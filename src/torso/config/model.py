@@ -14,20 +14,20 @@ class LoraConfig(Section):
     """Adapters (LoRA): the body is frozen, and layers W of it become W + (alpha / rank) · b·a."""
 
     rank: CountOrZero = Field(
-        0, description="rank of the adapters; 0: none, or 8 where the method names lora, lora.a or lora.b as a part"
+        0, description="rank of the adapters; 0: none, or 8 if the method names lora, lora.a or lora.b as a part"
     )
     alpha: Positive = Field(16.0, description="the change of a layer is alpha / rank · b·a")
     targets: Names = Field(
         ("auto",),
         strict=False,
-        description="layers that get an adapter: auto (those of attention that make queries and values; in a body "
+        description="layers that get an adapter: auto (attention layers that make queries and values; in a body "
         "without them, all), all (linear layers, convolutions without groups), or ends of names or regular expressions",
     )
     weights: str = Field(
-        "", description="adapters to begin with: a folder that peft or torso.results.peft_file.save_adapters wrote"
+        "", description="adapters to start from: a folder that peft or torso.results.peft_file.save_adapters wrote"
     )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="on what adapters get of a layer's input; above 0, clients are computed one after the other"
+        0.0, description="dropout on the input of the adapters; above 0, clients are computed one after the other"
     )
     base: Literal["eval", "train"] = Field(
         "eval",
@@ -37,7 +37,7 @@ class LoraConfig(Section):
 
 
 class ModelConfig(Section):
-    """Which network (spec 11) and how its head starts (spec 12.1)."""
+    """The network (spec 11) and the initial weights of its head (spec 12.1)."""
 
     body: str = Field("mlp", description="see Networks; or torchvision/NAME, timm/NAME, hf/FOLDER-OR-ID")
     encoder: str = Field(
@@ -47,18 +47,19 @@ class ModelConfig(Section):
     )
     encoder_weights: str = Field(
         "auto",
-        description="weights of the encoder, as model.weights has those of the body; auto: the library's own trained "
-        "ones; random: drawn from run.seed",
+        description="weights of the encoder, given as in model.weights; auto: the library's own trained weights; "
+        "random: drawn from run.seed",
     )
     head_init: str = Field("default", description="see Head initialisations")
     head_bias: bool = Field(True, description="whether the head has a bias")
     weights: str = Field(
         "",
-        description="a body trained elsewhere: a run folder, a file (.safetensors, .pth), or the library's own word, "
-        "such as IMAGENET1K_V1 or pretrained",
+        description="trained weights of the body: a run folder, a file (.safetensors, .pth), or the library's own name "
+        "for them, such as IMAGENET1K_V1 or pretrained",
     )
     norm: Literal["default", "batch", "running"] = Field(
         "default",
-        description="statistics of BatchNorm in evaluation: the network's own way, the batch's, or running ones",
+        description="statistics of BatchNorm in evaluation; default: as the network is built; batch: those of the "
+        "batch; running: running averages",
     )
     lora: LoraConfig = LoraConfig()

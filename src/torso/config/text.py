@@ -25,14 +25,14 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def assign_all(tree: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
-    """Apply overrides in order, `method.name` before the rest: a preset is where the other method keys start from."""
+    """Apply overrides in order, but `method.name` first: the other method keys change the preset that it names."""
     for assignment in sorted(sets, key=lambda text: text.partition("=")[0].strip() != "method.name"):
         assign(tree, assignment)
     return tree
 
 
 def assign(tree: dict[str, Any], assignment: str) -> None:
-    """Apply one `KEY=VALUE` to a nested tree; `method.drift.mu=1` after `method.drift=proximal` extends the choice."""
+    """Apply one `KEY=VALUE` to a nested tree; `method.drift.mu=1` after `method.drift=proximal` sets its option."""
     if not is_text(assignment):
         raise RequestError(f"--set {assignment!r} holds bytes that are no UTF-8 text.")
     path, equals, text = assignment.partition("=")
@@ -57,19 +57,19 @@ def assign(tree: dict[str, Any], assignment: str) -> None:
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value where it parses as one (numbers, booleans, lists), otherwise the text itself."""
+    """The text as a TOML value if it parses as one (numbers, booleans, lists), otherwise the text itself."""
     value = _short_value(text) if len(text) < 100 else _value(text)
     return deepcopy(value) if isinstance(value, list | dict) else value
 
 
 @lru_cache(maxsize=4096)
 def _short_value(text: str) -> Any:
-    """Kept: a table of a paper sets the same few values in thousands of configs."""
+    """Cached, because a table of a paper sets the same few values in thousands of configs."""
     return _value(text)
 
 
 def _value(text: str) -> Any:
-    spellings = [text, text.lower()]  # True and .5 are no TOML, and clear enough
+    spellings = [text, text.lower()]  # True and .5 are not TOML, but their meaning is clear
     if re.fullmatch(r"\s*\.\d.*", text):
         spellings.append(f"0{text.strip()}")
     for spelling in spellings:

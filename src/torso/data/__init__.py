@@ -1,4 +1,4 @@
-"""Samples in, clients out (spec 10)."""
+"""Data: sources of samples, kinds of input, partitions to clients, and batches (spec 10)."""
 
 from torso.data import dirichlet  # registers its partitions
 from torso.data.augment import augmentations

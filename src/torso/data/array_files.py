@@ -1,8 +1,8 @@
-"""An array in a file that later runs and other processes find again.
+"""Arrays in files that later runs and other processes can reuse.
 
-The name of a file is a checksum of everything that the array depends on, so a file of something else is never met by
-its name. A file is written under another name and renamed when it is whole, and its content is checked against a
-checksum when it is read.
+The caller names a file by a checksum of everything that the array depends on, so a name never leads to another array. A
+file is written under a temporary name and renamed when it is complete. Its content is checked against a checksum when
+it is read.
 """
 
 from __future__ import annotations
@@ -22,18 +22,23 @@ from numpy.typing import NDArray
 from torso.data.clients import checksum
 
 _ABOUT = "about.json"
-_NEW = ".new-"  # so begin folders in the making
-_STALE_S = 24 * 3600.0  # one that is older was left behind by a process that ended
+_NEW = ".new-"  # prefix of folders that are not complete yet
+_STALE_S = 24 * 3600.0  # seconds; an older incomplete folder was left behind by a process that ended
 
 
 class ArrayFile:
-    """An array of this dtype and shape, as a folder of two files: the array, and what is known of it."""
+    """An array of a given dtype and shape on disk: a folder with the array and `about.json` (checksum, shape)."""
 
     def __init__(self, folder: Path, data: str, dtype: Any, shape: tuple[int, ...]) -> None:
-        self.folder, self.data, self.dtype, self.shape = folder, data, np.dtype(dtype), shape
+        self.folder = folder
+        self.data = data  # name of the array's file in the folder
+        self.dtype = np.dtype(dtype)
+        self.shape = shape
 
     def read(self, mapped: bool = False) -> tuple[NDArray[Any] | None, str]:
-        """The array, mapped into memory if asked for, and what is wrong with the file; neither where there is none."""
+        """(array, "") if the file is whole, (None, reason) if it is damaged, (None, "") if it does not exist.
+
+        `mapped`: map the array into memory instead of reading it."""
         try:
             if not self.folder.exists():
                 return None, ""
@@ -49,12 +54,12 @@ class ArrayFile:
         return found, ""
 
     def new(self) -> NewArray:
-        """Raises OSError where it cannot be written."""
+        """A new array to fill. Raises OSError if the file cannot be written."""
         return NewArray(self)
 
 
 class NewArray:
-    """A file in the making: `array` is mapped into memory, and `keep` puts the file under its name."""
+    """An array file that is being written. The caller fills `array` (mapped into memory), then calls `keep`."""
 
     def __init__(self, file: ArrayFile) -> None:
         self.file = file
@@ -71,7 +76,8 @@ class NewArray:
             raise
 
     def keep(self) -> None:
-        """Raises OSError where it cannot be, and no other process has just made the same file."""
+        """Put the file under its final name. Raises OSError if that fails, unless another process has just made the
+        same file."""
         try:
             self.array.flush()
             about = {"checksum": checksum("", [self.array]), "shape": list(self.file.shape)}
@@ -84,19 +90,21 @@ class NewArray:
             self.drop()
 
     def drop(self) -> None:
+        """Remove the incomplete file."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what ended processes have left behind."""
+    """Remove incomplete folders that ended processes have left behind."""
     for each in folder.glob(f"{_NEW}*"):
-        with suppress(OSError):  # another process was quicker
+        with suppress(OSError):  # another process may remove it at the same time
             if time.time() - each.stat().st_mtime > _STALE_S:
                 shutil.rmtree(each, ignore_errors=True)
 
 
 def _reserve(path: Path) -> None:
-    """Take the whole room of a file now: a full disk would otherwise end the process when memory is written back."""
+    """Allocate all bytes of a file on disk now. On a full disk, writing the mapped memory back later would kill the
+    process."""
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

@@ -1,8 +1,8 @@
-"""Stored samples become network input, G × B of them in one batched tensor operation.
+"""Lenses turn stored samples into network input, G × B samples in one batched tensor operation; augmentations.
 
-G clients, B samples, H × W pixels, C channels. Images are stored once as uint8 [n, H, W, C]; what comes out is float32
-(or the lens's dtype) [G, B, C, H, W] whose memory is channels-last, which is the fast layout of the convolutions. Only
-images are cropped and mirrored. Which lens a kind of input has: inputs.py.
+G clients, B samples, H × W pixels, C channels. Images are stored once as uint8 [n, H, W, C]. The input is float32 (or
+the lens's dtype) [G, B, C, H, W] in channels-last memory, the fast layout of convolutions. Only images are cropped and
+mirrored. Each kind of input has its own lens (`Input.lens`).
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ from torso.registry import Registry
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Zero-pad by `pad` and crop back at a random place; mirror half of the images when `flip`."""
+    """A random change of images: pad with zeros by `pad` pixels and crop back at a random place; mirror half of the
+    images if `flip`."""
 
     pad: int = 0
     flip: bool = False
-    about: str = ""
+    about: str = ""  # for lists
 
     @property
     def random(self) -> bool:
+        """Whether it changes images at all, and so needs random bits."""
         return self.pad > 0 or self.flip
 
 
 augmentations: Registry[Augmentation] = Registry("data.augment")
 augmentations["auto"] = Augmentation(
-    about="What the source is usually trained with: crop-flip for CIFAR, none elsewhere."
+    about="The usual augmentation of the source: crop-flip for CIFAR, none for others."
 )
-augmentations["none"] = Augmentation(about="Images as they are.")
+augmentations["none"] = Augmentation(about="Leave the images unchanged.")
 augmentations["flip"] = Augmentation(flip=True, about="Mirror half of the images.")
 augmentations["crop-flip"] = Augmentation(4, True, about="Pad by 4, crop, mirror (FedBABU, spec 10.6).")
 augmentations["crop-flip-2"] = Augmentation(2, True, about="Pad by 2, crop, mirror (Fed-RoD, spec 10.6).")
@@ -42,35 +44,37 @@ augmentations["crop-flip-2"] = Augmentation(2, True, about="Pad by 2, crop, mirr
 
 @dataclass(frozen=True)
 class Lens:
-    """How stored samples [n, *] become input [G, B, *]: gathered as they are. Integers become int64.
+    """Turns stored samples [n, *] into input [G, B, *]. This base class only gathers them; integers become int64.
 
-    `dtype`: of floating-point input, and so of the activations: layers compute in the dtype of their input."""
+    `dtype`: of floating-point input, and so of the activations, because layers compute in the dtype of their input."""
 
     dtype: torch.dtype = field(default=torch.float32, kw_only=True)
 
     def look(
         self, samples: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None
     ) -> Tensor:
-        """The samples at index [G, B]. `bits` [G, B] decide how an augmentation changes each of them."""
+        """The network input of the samples at index [G, B]. `bits` [G, B] decide how the augmentation `change` alters
+        each of them."""
         picked = samples[index]
         return picked.to(self.dtype if picked.is_floating_point() else torch.int64)
 
     def for_body(self, trims: bool) -> Lens:
-        """The same for a body to which padding at the end of a sequence makes no difference (`trims`), or does."""
+        """The lens for a body. `trims`: padding at the end of a sequence does not change the body's output, so the lens
+        may leave it out."""
         return self
 
     def widths(self, samples: Tensor, order: Tensor, batch_size: int) -> list[int] | None:
-        """How many columns of the samples each batch of an order [G, n] needs; None: all of them."""
+        """The number of columns (tokens) that each batch of an order [G, n] needs; None: all columns."""
         return None
 
     def by_length(self, samples: Tensor) -> Tensor | None:
-        """The order [n] in which batches of the samples need the fewest columns; None: any."""
+        """The order [n] of the samples in which batches need the fewest columns; None: any order."""
         return None
 
 
 @dataclass(frozen=True)
 class FeatureLens(Lens):
-    """Features [n, d] are gathered as they are, in float32, from the device or from a file on the host."""
+    """The lens of precomputed features [n, d]: gathers them in float32, from the device or from a file on the host."""
 
     def look(
         self, samples: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None
@@ -80,9 +84,9 @@ class FeatureLens(Lens):
 
 @dataclass(frozen=True)
 class FloatLens(Lens):
-    """(x − mean) / std, with `mean` and `std` in a shape that broadcasts to a sample's.
+    """The lens of arrays of numbers: (x − mean) / std, with `mean` and `std` in a shape that broadcasts to a sample.
 
-    `constants` are the same on the host: what a lens is compared by."""
+    `constants` are mean and std on the host, by which lenses are compared."""
 
     mean: Tensor = field(compare=False)
     std: Tensor = field(compare=False)
@@ -90,10 +94,11 @@ class FloatLens(Lens):
 
     @classmethod
     def of(cls, mean: tuple[float, ...], std: tuple[float, ...], rank: int, device: torch.device) -> FloatLens:
-        """Of samples of so many dimensions, with a mean and std for each entry of the first."""
-        wide = (-1, *[1] * (rank - 1))
-        first, second = (torch.tensor(each, device=device).view(wide) for each in (mean, std))
-        return cls(first, second, (mean, std))
+        """The lens of samples with `rank` dimensions, with a mean and std for each entry of the first dimension."""
+        shape = (-1, *[1] * (rank - 1))
+        mean_tensor = torch.tensor(mean, device=device).view(shape)
+        std_tensor = torch.tensor(std, device=device).view(shape)
+        return cls(mean_tensor, std_tensor, (mean, std))
 
     def look(
         self, samples: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None
@@ -103,10 +108,10 @@ class FloatLens(Lens):
 
 @dataclass(frozen=True)
 class PixelLens(Lens):
-    """(x / 255 − mean) / std, per channel, after the augmentation."""
+    """The lens of images: the augmentation, then (x / 255 − mean) / std per channel."""
 
-    mean: Tensor = field(compare=False)  # those of the same stored images are the same
-    std: Tensor = field(compare=False)
+    mean: Tensor = field(compare=False)  # [C], times 255; not compared: the same stored images have the same constants
+    std: Tensor = field(compare=False)  # [C], times 255
 
     @classmethod
     def of(cls, mean: Sequence[float], std: Sequence[float], device: torch.device) -> PixelLens:
@@ -115,8 +120,9 @@ class PixelLens(Lens):
     def look(
         self, samples: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None
     ) -> Tensor:
-        """Images [n, H, W, C] at index [G, B] as input [G, B, C, H, W]; `bits` [G, B] decide crop and mirror."""
-        change = Augmentation() if change is None or bits is None else change
+        """The input [G, B, C, H, W] of images [n, H, W, C] at index [G, B]; `bits` [G, B] decide crop and mirror."""
+        if change is None or bits is None:
+            change = Augmentation()
         if is_fast(self.mean):
             from torso.data.look import look
 
@@ -126,10 +132,11 @@ class PixelLens(Lens):
 
 
 def _crop_and_flip(images: Tensor, index: Tensor, change: Augmentation, bits: Tensor) -> Tensor:
-    """One gather over pixels. Padding is black before normalisation, as torchvision's RandomCrop pads (spec 10.6)."""
+    """The images at index [G, B], cropped and mirrored, in one gather of pixels. Padding is black before normalisation,
+    as in torchvision's RandomCrop (spec 10.6)."""
     _, height, width, channels = images.shape
     places = 2 * change.pad + 1
-    down = (bits & 0xFFFFF) % places - change.pad  # [G, B]; 20 bits for each offset, one further bit for the mirror
+    down = (bits & 0xFFFFF) % places - change.pad  # [G, B]; 20 bits for each offset, one more bit for mirroring
     right = ((bits >> 20) & 0xFFFFF) % places - change.pad
     rows = torch.arange(height, device=images.device) + down.unsqueeze(-1)  # [G, B, H]
     columns = torch.arange(width, device=images.device).expand(*bits.shape, width)
@@ -137,11 +144,11 @@ def _crop_and_flip(images: Tensor, index: Tensor, change: Augmentation, bits: Te
         mirror = ((bits >> 40) & 1).bool().unsqueeze(-1)
         columns = torch.where(mirror, width - 1 - columns, columns)
     columns = columns + right.unsqueeze(-1)  # [G, B, W]
-    seen = _inside(rows, height).unsqueeze(-1) & _inside(columns, width).unsqueeze(-2)  # [G, B, H, W]
+    inside = _inside(rows, height).unsqueeze(-1) & _inside(columns, width).unsqueeze(-2)  # [G, B, H, W]; not padding
     row = index.unsqueeze(-1) * height + rows.clamp(0, height - 1)
     pixel = row.unsqueeze(-1) * width + columns.clamp(0, width - 1).unsqueeze(-2)
     picked = images.view(-1, channels).index_select(0, pixel.flatten()).view(*pixel.shape, channels)
-    return picked * seen.unsqueeze(-1)
+    return picked * inside.unsqueeze(-1)
 
 
 def _inside(place: Tensor, size: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""From options to a federation: load, cut the long tail, deal to clients, put it all on the device once."""
+"""`build` makes the federation of the section `data`: load, cut the long tail, deal to clients, move to the device."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def seeded(options: DataConfig) -> bool:
-    """Whether another seed makes other samples, not only other clients."""
+    """Whether the seed changes the samples themselves, not only how they are dealt to clients."""
     return not is_seedless(options.source) or options.imbalance != 1 or options.per_class > 0
 
 
 def dealing_seed(options: DataConfig, seed: int) -> int:
-    """The seed of samples and clients: `data.seed`, or the run's."""
+    """The seed of samples and partition: `data.seed`, or the run's seed if `data.seed` is −1."""
     return seed if options.seed < 0 else options.seed
 
 
@@ -42,35 +42,37 @@ _READ = {
     *("source", "root", "normalize", "size", "imbalance", "imbalance_test", "per_class"),
     *("synthetic", "csv", "text", "npz", "folder"),
 }
-"""Keys of [data] that say what is read, whoever it is dealt to."""
+"""Keys of the section `data` that decide which samples are read, not how they are dealt to clients."""
 
 
 class Shelf:
-    """Data sets that several runs share: read once, and on the device once."""
+    """A cache of data sets for runs of one process: each data set is read once and moved to the device once."""
 
     def __init__(self) -> None:
-        self._read: dict[object, tuple[Dataset, frozenset[str]]] = {}
-        self._there: dict[object, Tensor] = {}
+        self._read: dict[object, tuple[Dataset, frozenset[str]]] = {}  # data sets and the config keys that they used
+        self._there: dict[object, Tensor] = {}  # arrays on devices
 
     def dataset(self, options: DataConfig, seed: int, read: set[str] | None = None, wants: Wants = ANYTHING) -> Dataset:
-        """With its long tail cut, and as a body wants it, whoever it is dealt to; `read` is given the keys that it
-        comes from."""
+        """The data set before it is dealt to clients: long tail cut, fitted to what the body wants. The config keys
+        that it depends on are added to `read`."""
         seed = dealing_seed(options, seed)
         key = options.model_dump_json(include=_READ), seed if seeded(options) else None, wants
         if key not in self._read:
             keys: set[str] = set()
             noted = noting(options, keys)
             found, wanted = read_for(options, seed, keys, wants)
-            found = fitted(few(tailed(found, noted, seed), noted, seed), noted, wanted)
+            found = tailed(found, noted, seed)
+            found = few(found, noted, seed)
+            found = fitted(found, noted, wanted)
             self._read[key] = found, frozenset(keys)
-        found, came_from = self._read[key]
+        found, used_keys = self._read[key]
         if read is not None:
-            read |= came_from
+            read |= used_keys
         return found
 
     def there(self, array: NDArray[Any], device: torch.device) -> Tensor:
         """An array of a data set on the device."""
-        key = id(array), device  # the shelf keeps the array, so nobody else gets its id
+        key = id(array), device  # the shelf keeps the array alive, so no other object gets its id
         if key not in self._there:
             self._there[key] = torch.from_numpy(array).to(device)
         return self._there[key]
@@ -79,13 +81,17 @@ class Shelf:
 def build(
     options: DataConfig, seed: int, device: torch.device, shelf: Shelf | None = None, wants: Wants = ANYTHING
 ) -> Federation:
-    """Load, cut the long tail, deal to clients, and put it all on the device once; `wants`: what the body expects."""
+    """The federation that the options describe, on the device.
+
+    `shelf`: a cache that several runs share. `wants`: what the body expects of the samples."""
     if options.validation and options.test_shards:
         raise RequestError(
             f"data.validation = {options.validation} measures on training samples that were held out, and "
             f"data.test_shards = {options.test_shards} deals test data. Set one of them to 0"
         )
-    shelf, given, read = shelf or Shelf(), options, set[str]()
+    shelf = shelf or Shelf()
+    given = options
+    read: set[str] = set()  # config keys that had an effect
     dataset = shelf.dataset(given, seed, read, wants)
     options = noting(given, read)
     seed = dealing_seed(options, seed)
@@ -121,35 +127,35 @@ def build(
 
 
 def _unused_names(dataset: Dataset, dealt: Partition, options: DataConfig) -> tuple[str, ...]:
-    """A word where the data name their clients and the partition does not go by them."""
+    """A remark if the data name their clients but the partition does not use them."""
     if not dataset.names or dealt.names:
         return ()
     return (
         f"data.source = {options.source!r} names {len(dataset.names)} clients, and data.partition = "
-        f"{options.partition!r} does not go by them. To do so, set data.partition = by-client",
+        f"{options.partition!r} does not use them. To use them, set data.partition = by-client",
     )
 
 
 def _unread(options: DataConfig, read: set[str]) -> tuple[str, ...]:
-    """A word for keys that were set to no avail."""
+    """A remark if keys are set that have no effect."""
     keys = unread(options, read)
     if not keys:
         return ()
-    verb = "is set, but has" if len(keys) == 1 else "are set, but have"
+    verb, pronoun = ("is set, but has", "it") if len(keys) == 1 else ("are set, but have", "them")
     return (
         f"{', '.join(keys)} {verb} no effect: neither data.source = {options.source!r} nor data.partition = "
-        f"{options.partition!r} reads {'it' if len(keys) == 1 else 'them'}",
+        f"{options.partition!r} reads {pronoun}",
     )
 
 
 def _held_by(split: Labelled, rows: Rows, newcomers: Ints) -> Iterator[Array]:
     """The samples of each client that trains, in the order of the clients."""
-    late = set(newcomers.tolist())
-    return (split.samples[rows.of(client)] for client in range(len(rows)) if client not in late)
+    new = set(newcomers.tolist())
+    return (split.samples[rows.of(client)] for client in range(len(rows)) if client not in new)
 
 
 def check_augment(name: str, kind: Input, source: str) -> None:
-    """Only images can be cropped and mirrored."""
+    """Refuse an augmentation that crops or mirrors if the samples are not images."""
     if augmentations[name].random and not isinstance(kind, Pixels):
         raise RequestError(
             f"data.augment = {name!r} is for images, and data.source = {source!r} gives {kind.words}. "
@@ -158,17 +164,17 @@ def check_augment(name: str, kind: Input, source: str) -> None:
 
 
 def _nothing_held(share: float, most: int) -> str:
-    """Why there is nothing to measure on where the largest client has `most` training samples."""
-    least = math.ceil(10_000 / most) / 10_000  # upwards, so that it does work
-    what = f"{least} or more (one sample of the largest client), or 0" if least < 1 else "0, or fewer data.clients"
+    """The message for a share that holds out no sample; the largest client has `most` training samples."""
+    least = math.ceil(10_000 / most) / 10_000  # rounded up, so that this share does hold out a sample
+    accepted = f"{least} or more (one sample of the largest client), or 0" if least < 1 else "0, or fewer data.clients"
     return (
         f"data.validation = {share} holds nothing out: no client has more than {most} training "
-        f"sample{'' if most == 1 else 's'}. Accepted: {what}"
+        f"sample{'' if most == 1 else 's'}. Accepted: {accepted}"
     )
 
 
 def _apart(split: Split, rows: Rows) -> Split:
-    """Some of a split's samples as a split of their own: "all of it" then means these."""
+    """A new split with copies of these rows only."""
     taken = torch.from_numpy(rows.order).to(split.samples.device)
     origins = None if split.origins is None else split.origins[taken]
     order = torch.arange(len(taken), device=taken.device)
@@ -176,7 +182,9 @@ def _apart(split: Split, rows: Rows) -> Split:
 
 
 def _split(shelf: Shelf, part: Labelled, rows: Rows, device: torch.device) -> Split:
-    samples, labels = (shelf.there(array, device) for array in (part.samples, part.labels))
-    made_from = part.origins if isinstance(part, Samples) else None
-    origins = None if made_from is None else shelf.there(made_from, device)
+    samples = shelf.there(part.samples, device)
+    labels = shelf.there(part.labels, device)
+    origins = None
+    if isinstance(part, Samples) and part.origins is not None:
+        origins = shelf.there(part.origins, device)
     return Split(samples, labels, torch.from_numpy(rows.order).to(device), rows.offsets, origins)

@@ -1,4 +1,4 @@
-"""Clients that a program hands over as objects: arrays, tensors, `torch.utils.data.Dataset`s."""
+"""`Clients`: clients whose samples a program passes as objects (arrays, tensors, `torch.utils.data.Dataset`s)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from torso.errors import RequestError
 from torso.randomness import numpy_generator
 
 SOURCE = "given"
-HELD_OUT = 0.2  # of the samples of a client that has no test part
+HELD_OUT = 0.2  # share of a client's samples that is held out for testing, if the client has no test part
 _EXPECTED = (
     "(samples, labels), a torch.utils.data.Dataset of such pairs, or two of either: one to train on and one to test on"
 )
-_handed: WeakValueDictionary[str, Clients] = WeakValueDictionary()
+_handed: WeakValueDictionary[str, Clients] = WeakValueDictionary()  # `Clients.key` → the clients
 
 
 class ClientSamples(NamedTuple):
-    """Labelled samples of one client."""
+    """The labelled samples of one client."""
 
-    samples: NDArray[Any]
-    labels: Ints
+    samples: NDArray[Any]  # [n, …]
+    labels: Ints  # [n]
 
     def at(self, rows: Ints) -> ClientSamples:
         return ClientSamples(self.samples[rows], self.labels[rows])
@@ -40,10 +40,10 @@ class ClientSamples(NamedTuple):
 class Clients:
     """Clients for `torso.run(config, clients=…)`, with options that a plain list or dict does not have.
 
-    `clients` is a list, or a dict by name. Each is `(samples, labels)`, a `torch.utils.data.Dataset` of such pairs, or
-    two of either: one to train on, one to test on. Where there is no test part, a share
-    `held_out` of the samples becomes one. Samples are uint8 images [n, H, W] or [n, H, W, C], floats of any shape
-    [n, …], or what `input` says, such as `Tokens`. `classes`: the number of classes, if labels do not show all of
+    `clients` is a list, or a dict from names to clients. A client is `(samples, labels)`, a `torch.utils.data.Dataset`
+    of `(sample, label)`, or a pair of either: one to train on and one to test on. If a client has no test part, the
+    share `held_out` of its samples becomes one. Samples are uint8 images [n, H, W] or [n, H, W, C], floats of any shape
+    [n, …], or of the kind `input`, such as `Tokens`. `classes`: the number of classes, if labels do not show all of
     them. `class_names`: their names."""
 
     def __init__(
@@ -71,9 +71,10 @@ class Clients:
         self.names = tuple(named) if isinstance(clients, Mapping) else ()
         self.name, self.input, self.class_names = name, input, tuple(class_names)
         self.classes = len(class_names) if class_names and classes is None else classes
-        both = [_parts(f"clients[{key!r}]", value) for key, value in named.items()]
-        pairs = [divided_in_two(whose, part, test, held_out) for whose, (part, test) in zip(named, both, strict=True)]
-        self.train, self.test = ([pair[side] for pair in pairs] for side in (0, 1))
+        parts = [_parts(f"clients[{key!r}]", value) for key, value in named.items()]
+        pairs = [divided_in_two(key, train, test, held_out) for key, (train, test) in zip(named, parts, strict=True)]
+        self.train = [train for train, _ in pairs]
+        self.test = [test for _, test in pairs]
 
     @classmethod
     def of(cls, found: Any) -> Clients:
@@ -84,7 +85,7 @@ class Clients:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """All of them as a source gives them, with the client of each sample."""
+        """The samples of all clients as one data set that knows the client of each sample."""
         train, test = (_joined(parts) for parts in (self.train, self.test))
         top = 1 + max(int(part.labels.max()) for part in (train, test) if len(part))
         classes = top if self.classes is None else self.classes
@@ -95,18 +96,19 @@ class Clients:
 
     @cached_property
     def key(self) -> str:
-        """What tells these clients from others, for the run's config: a checksum of all that they have."""
+        """A checksum of all samples, labels and options: the value of `data.root` in the run's config."""
         arrays = (array for part in (*self.train, *self.test) for array in (part.samples, part.labels))
         return checksum((self.names, self.classes, self.input), arrays)
 
     def hand_over(self) -> str:
-        """Let `data.source = given` find them under this `data.root`, as long as somebody holds them."""
+        """Make the clients available to `data.source = given`, and return the `data.root` that names them. They stay
+        available as long as the program holds this object."""
         _handed[self.key] = self
         return self.key
 
 
 def checksum(about: object, arrays: Iterable[NDArray[Any]]) -> str:
-    """A checksum of these arrays and of what is said about them."""
+    """A checksum of arrays and of the `repr` of a description of them."""
     digest = hashlib.blake2b(digest_size=12)
     digest.update(repr(about).encode())
     for array in arrays:
@@ -116,7 +118,7 @@ def checksum(about: object, arrays: Iterable[NDArray[Any]]) -> str:
 
 
 def handed(key: str) -> Dataset:
-    """What was handed over under a key."""
+    """The data set of the clients that were handed over under this key."""
     found = _handed.get(key)
     if found is None:
         raise RequestError(
@@ -127,7 +129,7 @@ def handed(key: str) -> Dataset:
 
 
 def _parts(where: str, given: Any) -> tuple[ClientSamples, ClientSamples | None]:
-    """What one client trains on and, where it says so, what it is tested on."""
+    """The training part of one client and its test part, if it has one."""
     if _is_dataset(given):
         return _part(where, given), None
     if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 2:
@@ -178,7 +180,7 @@ def _part(where: str, given: Any) -> ClientSamples:
 
 
 def _at(where: str, given: Any, place: int) -> Any:
-    """A sample of somebody's Dataset. What it raises is its own; only where is added."""
+    """One sample of the user's Dataset. An exception of the Dataset passes through, with a note of client and place."""
     try:
         return given[place]
     except Exception as error:
@@ -198,7 +200,7 @@ def _named(value: Any) -> str:
 def divided_in_two(
     name: str, part: ClientSamples, test: ClientSamples | None, share: float = HELD_OUT
 ) -> tuple[ClientSamples, ClientSamples]:
-    """A client's samples in two: what it learns from, and what it is tested on; drawn by its name where not given."""
+    """A client's samples to train on and to test on. If it has no test part, one is drawn, keyed by its name."""
     if test is not None:
         return part, test
     count = len(part.labels)

@@ -1,8 +1,8 @@
-"""Decoded images that the next process finds again: decoding is most of the time that a short run needs to start.
+"""A cache of decoded images on disk: decoding takes most of the time that a short run needs to start.
 
-The name of a file is a checksum of the encoded images and of the decoder's versions: other images have another name.
-The cache has a bounded size, and the files that were used least recently leave it. Where it cannot be written, images
-are decoded every time.
+The name of a file is a checksum of the encoded images and of the decoder's versions, so other images have another name.
+The size of the cache is bounded; the files that were used least recently are removed first. If the cache cannot be
+written, images are decoded every time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torso.caches import cache_root
 from torso.data.array_files import ArrayFile
 from torso.data.clients import checksum
 
-FORMAT = 1
+FORMAT = 1  # part of every file's name: a change of it makes all earlier files unused
 MOST_BYTES = 8 * 2**30  # of all files together
-_LEAST_BYTES = 2**20  # an array below is decoded as quickly
+_LEAST_BYTES = 2**20  # a smaller array is decoded as quickly as it is read
 _DATA = "pixels.npy"
 
 
@@ -31,18 +31,18 @@ def decoded(
     shape: tuple[int, ...],
     decode: Callable[[], NDArray[np.uint8]],
 ) -> NDArray[np.uint8]:
-    """What `decode` makes of the encoded images, uint8 of this shape: from the cache, or made and kept there."""
+    """The decoded images, uint8 of this shape: read from the cache, or made by `decode` and stored there."""
     size = int(np.prod(shape, dtype=np.int64))
     if not _LEAST_BYTES <= size <= MOST_BYTES // 2:
         return decode()
     name = checksum((FORMAT, _decoder(), shape), encoded)
     file = ArrayFile(_folder() / name, _DATA, np.uint8, shape)
-    found, _ = file.read(mapped=True)  # processes of one machine share its memory
-    if found is None:
-        found = decode()
-        _keep(file, found)
-    _used(file.folder)
-    return found
+    images, _ = file.read(mapped=True)  # processes of one machine share the mapped memory
+    if images is None:
+        images = decode()
+        _keep(file, images)
+    _touch(file.folder)
+    return images
 
 
 def _folder() -> Path:
@@ -50,7 +50,7 @@ def _folder() -> Path:
 
 
 def _decoder() -> tuple[str, str | None]:
-    """Other versions may round otherwise."""
+    """The versions of Pillow and its JPEG library; other versions may round differently."""
     import PIL
     from PIL import features
 
@@ -58,7 +58,7 @@ def _decoder() -> tuple[str, str | None]:
 
 
 def _keep(file: ArrayFile, array: NDArray[np.uint8]) -> None:
-    """Write the file, if it can be written; a read-only folder or a full disk costs the cache alone."""
+    """Write the file if possible. If the folder is read-only or the disk is full, the run goes on without the cache."""
     with suppress(OSError):
         _make_room(file.folder.parent, array.nbytes)
         new = file.new()
@@ -70,25 +70,23 @@ def _keep(file: ArrayFile, array: NDArray[np.uint8]) -> None:
             raise
 
 
-def _used(folder: Path) -> None:
+def _touch(folder: Path) -> None:
+    """Mark the file as used now."""
     with suppress(OSError):
         os.utime(folder)
 
 
 def _make_room(folder: Path, size: int) -> None:
-    """Remove what was used least recently until so many bytes fit."""
+    """Remove files, the least recently used ones first, until `size` more bytes fit into the cache."""
     if not folder.exists():
         return
-    kept = []
-    for each in folder.iterdir():
-        if not each.name.startswith("."):
-            kept.append((each.stat().st_mtime, each))
-    total = size + sum(map(_bytes, (each for _, each in kept)))
-    for _, each in sorted(kept):
+    by_use = sorted((entry.stat().st_mtime, entry) for entry in folder.iterdir() if not entry.name.startswith("."))
+    total = size + sum(_bytes(entry) for _, entry in by_use)
+    for _, entry in by_use:
         if total <= MOST_BYTES:
             return
-        total -= _bytes(each)
-        shutil.rmtree(each, ignore_errors=True)
+        total -= _bytes(entry)
+        shutil.rmtree(entry, ignore_errors=True)
 
 
 def _bytes(folder: Path) -> int:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 Shares = NDArray[np.float64]
 
-_DRAWS = 1000  # at most; fewer where one draw is large
-_NUMBERS = 10**8  # that all draws together may take
+_DRAWS = 1000  # most draws; fewer if one draw is large
+_NUMBERS = 10**8  # most random numbers of all draws together
 
 
 @partitions.register("dirichlet-class")
@@ -28,33 +28,36 @@ def dirichlet_class(dataset: Dataset, options: DataConfig, seed: int) -> Partiti
     totals, test_totals = (np.bincount(s.labels, minlength=classes) for s in (dataset.train, dataset.test))
     rng = numpy_generator(seed, "partition", "dirichlet-class")
     shares = draw_large_enough(options, totals, clients, rng, full=len(dataset.train) / clients)
-    test = split(shares, test_totals)
-    return Partition(assign(dataset.train.labels, split(shares, totals), rng), assign(dataset.test.labels, test, rng))
+    train = assign(dataset.train.labels, split(shares, totals), rng)
+    test = assign(dataset.test.labels, split(shares, test_totals), rng)
+    return Partition(train, test)
 
 
 @partitions.register("dirichlet-floor")
 def dirichlet_floor(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
-    """Every client has `data.floor` samples of each class first, the rest is as dirichlet-class (FedBE, spec 10.3)."""
+    """Each client first gets `data.floor` samples of each class, the rest is as dirichlet-class (FedBE, spec 10.3)."""
     clients, classes, floor = clients_of(dataset, options), dataset.classes, options.floor
     totals, test_totals = (np.bincount(s.labels, minlength=classes) for s in (dataset.train, dataset.test))
     rest = totals - clients * floor
     if rest.min() < 0:
+        most = totals.min() // clients
+        way_out = f"Accepted: 1 to {most}" if most else "Expected: fewer data.clients"
         raise RequestError(
             f"data.floor = {floor}: {clients} clients × {floor} samples are more than the {totals.min()} of class "
-            f"{totals.argmin()}. "
-            + (f"Accepted: 1 to {most}" if (most := totals.min() // clients) else "Expected: fewer data.clients")
+            f"{totals.argmin()}. {way_out}"
         )
     rng = numpy_generator(seed, "partition", "dirichlet-floor")
     shares = draw_large_enough(options, rest, clients, rng, full=len(dataset.train) / clients)
     counts = split(shares, rest) + floor
-    test = split(counts.astype(np.float64), test_totals)
-    return Partition(assign(dataset.train.labels, counts, rng), assign(dataset.test.labels, test, rng))
+    train = assign(dataset.train.labels, counts, rng)
+    test = assign(dataset.test.labels, split(counts.astype(np.float64), test_totals), rng)
+    return Partition(train, test)
 
 
 def draw_large_enough(options: DataConfig, totals: Ints, clients: int, rng: np.random.Generator, full: float) -> Shares:
-    """The first draw of shares [C, N] that gives every client `data.min_size` of these samples (by class [C]).
+    """Draw shares [C, N] until every client has at least `data.min_size` samples; `totals` [C]: samples of each class.
 
-    With `data.balance` a client that has `full` samples gets nothing of further classes."""
+    With `data.balance`, a client that already has `full` samples gets no samples of the remaining classes."""
     least, classes = options.min_size, len(totals)
     if clients * least > totals.sum():
         raise RequestError(
@@ -79,7 +82,7 @@ def draw_large_enough(options: DataConfig, totals: Ints, clients: int, rng: np.r
 
 @partitions.register("dirichlet-client")
 def dirichlet_client(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
-    """Each client draws its class mix and fills equal sizes from it without replacement (Hsu et al., spec 10.3)."""
+    """Clients of equal size draw class proportions and samples by them, without replacement (Hsu et al., spec 10.3)."""
     clients, classes = clients_of(dataset, options), dataset.classes
     rng = numpy_generator(seed, "partition", "dirichlet-client")
     mixes = draw(options.alpha, clients, classes, rng)
@@ -88,12 +91,14 @@ def dirichlet_client(dataset: Dataset, options: DataConfig, seed: int) -> Partit
     for k in range(clients):
         counts[k] = fill(mixes[k], left, len(dataset.train) // clients, rng)
         left -= counts[k]
-    test = split(counts.T.astype(np.float64), np.bincount(dataset.test.labels, minlength=classes))
-    return Partition(assign(dataset.train.labels, counts.T, rng), assign(dataset.test.labels, test, rng))
+    test_counts = split(counts.T.astype(np.float64), np.bincount(dataset.test.labels, minlength=classes))
+    train = assign(dataset.train.labels, counts.T, rng)
+    test = assign(dataset.test.labels, test_counts, rng)
+    return Partition(train, test)
 
 
 def draw(alpha: float, rows: int, columns: int, rng: np.random.Generator) -> Shares:
-    """Dir(α·1) once a row; an α that floating point cannot serve is refused."""
+    """Dirichlet shares [rows, columns], one draw of Dir(α·1) per row; an α beyond floating point is refused."""
     shares = rng.dirichlet(np.full(columns, alpha), size=rows)
     if not np.allclose(shares.sum(1), 1):
         raise RequestError(f"data.alpha = {alpha} is beyond what can be drawn. Accepted: about 1e-3 to 1e6")
@@ -101,7 +106,9 @@ def draw(alpha: float, rows: int, columns: int, rng: np.random.Generator) -> Sha
 
 
 def split(shares: Shares, totals: Ints) -> Ints:
-    """Whole samples for each share: cumulative sums, floored; all are given unless a class has no share at all."""
+    """Numbers of samples [C, N] by shares [C, N] and class totals [C]: differences of the floored cumulative sums.
+
+    All samples of a class are given away, unless all its shares are 0."""
     reach = np.cumsum(shares, axis=1)
     reach = np.divide(reach, reach[:, -1:], out=np.zeros_like(reach), where=reach[:, -1:] > 0)
     ends: Ints = np.floor(reach * totals[:, None] + 1e-9).astype(np.int64)
@@ -109,27 +116,30 @@ def split(shares: Shares, totals: Ints) -> Ints:
 
 
 def even_out(shares: Shares, totals: Ints, full: float) -> Shares:
-    """Class after class, no share for clients that hold `full` samples already (the trick of FedNTD and PFLlib)."""
-    shares, held = shares.copy(), np.zeros(shares.shape[1], np.int64)
+    """The shares [C, N], but class after class a client that already has `full` samples gets share 0 (as in FedNTD and
+    PFLlib)."""
+    shares = shares.copy()
+    held = np.zeros(shares.shape[1], np.int64)  # samples of each client so far
     for c in range(len(shares)):
-        hungry = held < full
-        shares[c] *= hungry
+        not_full = held < full
+        shares[c] *= not_full
         if not shares[c].any():
-            shares[c] = hungry  # the draw fell on the sated only: the hungry share alike
+            shares[c] = not_full  # all shares fell on full clients: the other clients share the class equally
         held += split(shares[c : c + 1], totals[c : c + 1])[0]
     return shares
 
 
 def fill(mix: Shares, left: Ints, size: int, rng: np.random.Generator) -> Ints:
-    """`size` samples by class [C], drawn from `mix` without replacement from `left` [C].
+    """Draw `size` samples by the class proportions `mix` [C], without replacement from the remaining samples `left`
+    [C]; returns the number of samples of each class [C].
 
-    A draw from an exhausted class is drawn again, which is what zeroing it and renormalising means. Where the mix has
-    nothing left, the rest is drawn uniformly from all remaining samples (spec 10.3).
+    A draw from an exhausted class is repeated, which equals setting its proportion to 0 and renormalising. If all
+    classes of the mix are exhausted, the rest is drawn uniformly from all remaining samples (spec 10.3).
     """
     taken = np.zeros_like(left)
     while (need := size - taken.sum()) > 0:
-        open_ = np.where(left > taken, mix, 0.0)
-        if not open_.sum() > 0:
+        weights = np.where(left > taken, mix, 0.0)
+        if not weights.sum() > 0:
             return taken + rng.multivariate_hypergeometric(left - taken, need)
-        taken += np.minimum(rng.multinomial(need, open_ / open_.sum()), left - taken)
+        taken += np.minimum(rng.multinomial(need, weights / weights.sum()), left - taken)
     return taken

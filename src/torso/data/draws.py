@@ -1,5 +1,6 @@
-"""What is drawn beside the partition, each from (seed, its purpose): the order of test samples, what is held out, the
-long tail, who never trains, what the server has.
+"""Random draws besides the partition: order of test samples, held-out samples, long tail, new clients, server samples.
+
+Each is a function of (seed, its purpose).
 """
 
 from __future__ import annotations
@@ -21,35 +22,35 @@ if TYPE_CHECKING:
 
 
 def ordered(rows: Rows, labels: Ints, options: DataConfig, seed: int) -> Rows:
-    """A client's test rows as `data.test_order` says: mixed, or class by class (spec 9.9)."""
-    found = mixed(rows, seed)
+    """Each client's test rows in the order of `data.test_order`: mixed, or class by class (spec 9.9)."""
+    shuffled = mixed(rows, seed)
     if options.test_order == "mixed":
-        return found
-    owner = np.repeat(np.arange(len(found)), found.sizes)
-    return Rows(found.order[np.lexsort((labels[found.order], owner))], found.offsets)
+        return shuffled
+    owner = np.repeat(np.arange(len(shuffled)), shuffled.sizes)
+    return Rows(shuffled.order[np.lexsort((labels[shuffled.order], owner))], shuffled.offsets)
 
 
 def mixed(rows: Rows, seed: int) -> Rows:
-    """Each client's rows in a random order: class by class, batches would skew BatchNorm's statistics (spec 9.9)."""
+    """Each client's rows in a random order. Batches of single classes would skew BatchNorm's statistics (spec 9.9)."""
     owner = np.repeat(np.arange(len(rows)), rows.sizes)
     key = numpy_generator(seed, "partition", "test order").random(len(rows.order))
     return Rows(rows.order[np.lexsort((key, owner))], rows.offsets)
 
 
 def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
-    """Each client's rows in two: what it learns from, and ⌊share · n⌋ of them to choose options by."""
+    """Split each client's rows into rows to train on and ⌊share · n⌋ validation rows, by which options are chosen."""
     if not share:
         return rows, Rows(rows.order[:0], np.zeros_like(rows.offsets))
     owner = np.repeat(np.arange(len(rows)), rows.sizes)
     key = numpy_generator(seed, "partition", "validation").random(len(rows.order))
     place = np.arange(len(owner)) - np.repeat(rows.offsets[:-1], rows.sizes)
-    out = np.zeros(len(owner), dtype=bool)
-    out[np.lexsort((key, owner))] = place < np.floor(share * rows.sizes + 1e-9)[owner]
-    return _those(rows, owner, ~out), _those(rows, owner, out)
+    is_held = np.zeros(len(owner), dtype=bool)
+    is_held[np.lexsort((key, owner))] = place < np.floor(share * rows.sizes + 1e-9)[owner]
+    return _selected(rows, owner, ~is_held), _selected(rows, owner, is_held)
 
 
 def tailed(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
-    """The data set with the long tail that `data.imbalance` asks for (spec 10.4)."""
+    """The data set cut to the long tail of `data.imbalance` (spec 10.4)."""
     if options.imbalance == 1:
         return dataset
 
@@ -62,7 +63,7 @@ def tailed(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
 
 
 def few(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
-    """The data set with as many training samples of each class as `data.per_class` says."""
+    """The data set with `data.per_class` training samples of each class; 0: unchanged."""
     if not options.per_class:
         return dataset
     counts = np.bincount(dataset.train.labels, minlength=dataset.classes)
@@ -73,11 +74,12 @@ def few(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
             f"data.per_class = {options.per_class}: class {name} has {counts[least]} training samples. "
             f"Accepted: 0 (all of them) to {counts[least]}"
         )
-    return replace(dataset, train=dataset.train.take(_per_class(dataset.train.labels, options.per_class, seed, "few")))
+    rows = _per_class(dataset.train.labels, options.per_class, seed, "few")
+    return replace(dataset, train=dataset.train.take(rows))
 
 
 def draw_newcomers(clients: int, count: int, seed: int) -> Ints:
-    """Which clients never train, sorted (spec 10.4, "50+50")."""
+    """The new clients, which never train, sorted (spec 10.4, "50+50")."""
     if count >= clients:
         raise RequestError(
             f"data.new_clients = {count}: of {clients} clients at least one must train. Accepted: 0 to {clients - 1}"
@@ -86,17 +88,21 @@ def draw_newcomers(clients: int, count: int, seed: int) -> Ints:
 
 
 def draw_server_rows(samples: int, fraction: float, seed: int) -> Ints:
-    """A uniform part of the whole training set, whoever owns it, sorted (spec 3.3); never none if some is asked for."""
-    return _drawn(samples, max(round(samples * fraction), int(fraction > 0)), seed, "server")
+    """The server's training rows, sorted: drawn uniformly from all clients' samples (spec 3.3); at least one if
+    `fraction` > 0."""
+    count = round(samples * fraction)
+    if fraction > 0:
+        count = max(count, 1)
+    return _drawn(samples, count, seed, "server")
 
 
 def draw_meta_rows(labels: Ints, per_class: int, seed: int) -> Ints:
-    """As many training samples of every class, whoever owns them; all of a class that has fewer (spec 5.7)."""
+    """`per_class` training rows of every class from all clients' samples; all of a class that has fewer (spec 5.7)."""
     return _per_class(labels, per_class, seed, "meta")
 
 
 def _per_class(labels: Ints, per_class: int, seed: int, purpose: str) -> Ints:
-    """Rows, sorted: so many of every class, or all of a class that has fewer."""
+    """`per_class` random rows of every class, or all of a class that has fewer; sorted."""
     order = numpy_generator(seed, "partition", purpose).permutation(len(labels))
     by_class = order[np.argsort(labels[order], kind="stable")]
     counts = np.bincount(labels)
@@ -108,5 +114,5 @@ def _drawn(total: int, count: int, seed: int, purpose: str) -> Ints:
     return np.sort(numpy_generator(seed, "partition", purpose).choice(total, count, replace=False)).astype(np.int64)
 
 
-def _those(rows: Rows, owner: Ints, chosen: NDArray[np.bool_]) -> Rows:
+def _selected(rows: Rows, owner: Ints, chosen: NDArray[np.bool_]) -> Rows:
     return Rows.from_sizes(rows.order[chosen], np.bincount(owner[chosen], minlength=len(rows)))

@@ -1,4 +1,4 @@
-"""Samples that a frozen encoder has made of others: features, with a word on where they come from.
+"""`Encoded`: the kind of input for features that a frozen encoder has computed from other samples.
 
 n samples, d features.
 """
@@ -17,11 +17,11 @@ from torso.data.inputs import Floats, Known
 
 @dataclass(frozen=True)
 class Encoded(Floats):
-    """Features [d] that an encoder has made of samples of another kind. They are standardised like other numbers."""
+    """Features [d] that an encoder has computed from samples of another kind; standardised like other numbers."""
 
-    raw: Known | None = None  # the kind of what they were made from
-    encoder: str = ""  # its name
-    weights: str = ""  # what `model.encoder_weights` said, "auto" worked out
+    raw: Known | None = None  # the kind of the original samples
+    encoder: str = ""  # name of the encoder
+    weights: str = ""  # value of `model.encoder_weights`, with "auto" replaced by its meaning
     digest: str = ""  # checksum of the encoder's tensors
 
     @property
@@ -34,7 +34,7 @@ class Encoded(Floats):
 
 
 def origins_of(samples: Array) -> Ints:
-    """A checksum of each of n samples."""
+    """A checksum of each sample [n]."""
     rows = np.ascontiguousarray(samples).reshape(len(samples), -1).view(np.uint8)
-    found = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows]
-    return np.frombuffer(b"".join(found), dtype="<i8").astype(np.int64)
+    digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows]
+    return np.frombuffer(b"".join(digests), dtype="<i8").astype(np.int64)

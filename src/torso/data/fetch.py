@@ -1,4 +1,4 @@
-"""`torso data get`: the files of a data set from mirrors or official addresses, checked, and made into what is read."""
+"""`torso data get`: download a data set's files from mirrors or official addresses, check them, convert them."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _LOCK = ".lock"
 
 
 class Watcher:
-    """Is told how a download goes; this one says nothing."""
+    """The listener of a download, whose methods are called as it proceeds. This base class does nothing."""
 
     def moved(self, file: str, done: int, total: int) -> None:
-        """So many bytes of a file are there."""
+        """`done` of `total` bytes of a file have been downloaded."""
 
     def making(self, file: str, done: int, total: int) -> None:
-        """So much of the file that is made of them is done, in images or splits."""
+        """`done` of `total` steps (images or splits) of the conversion into `file` are complete."""
 
     def note(self, text: str) -> None:
-        """A line for a person."""
+        """A line of text for the user."""
 
 
 @dataclass(frozen=True)
 class Got:
-    """`new`: whether anything had to be done."""
+    """The result of a download."""
 
     data: DataSet
     folder: Path
-    new: bool
+    new: bool  # False: everything was there already
 
     @property
     def root(self) -> Path:
-        """The value that data.root must have."""
+        """The value of `data.root` with which the data set is read."""
         return self.folder / self.data.makes if self.data.makes else self.folder
 
 
@@ -56,19 +56,20 @@ def get(
     watcher: Watcher | None = None,
     patience: Patience | None = None,
 ) -> Got:
-    """Download a data set below `out` (default: $TORSO_DATA, ./data). `source`: the address of a folder with its files,
-    asked instead of mirrors and official addresses."""
+    """Download a data set of the catalogue into the folder `out` (default: $TORSO_DATA, ./data).
+
+    `source`: the address of a folder with its files, used instead of mirrors and official addresses."""
     return get_data(data_set(name), data_home(out).expanduser(), source, watcher or Watcher(), patience or Patience())
 
 
 def get_data(data: DataSet, home: Path, source: str, watcher: Watcher, patience: Patience) -> Got:
-    """Download a data set that is in no catalogue, as `get` does."""
+    """Download a data set that need not be in the catalogue (see `get`)."""
     addresses = {file.name: addresses_of(data, file, source) for file in data.files}
     folder = data.place(home)
-    if _is_done(data, home):  # also in a folder that cannot be written
+    if _is_done(data, home):  # before the lock, because the folder may be read-only
         return Got(data, folder, new=False)
     with _own(folder):
-        if _is_done(data, home):  # by another process, just now
+        if _is_done(data, home):  # another process may have finished while this one waited
             return Got(data, folder, new=False)
         missing = [file for file in data.files if not _is_there(folder / file.name, file)]
         _check_room(data, missing, folder)
@@ -80,7 +81,7 @@ def get_data(data: DataSet, home: Path, source: str, watcher: Watcher, patience:
 
 
 def addresses_of(data: DataSet, file: RemoteFile, source: str = "") -> list[str]:
-    """Where a file is looked for, in this order: `source` alone, or mirrors and then the official addresses."""
+    """The addresses to try for a file, in this order: `source` alone if given, or mirrors, then official addresses."""
     if source:
         base = check_address(source, "--from")
         return [base if base.rpartition("/")[2] == file.name else f"{base}/{file.name}"]
@@ -90,11 +91,12 @@ def addresses_of(data: DataSet, file: RemoteFile, source: str = "") -> list[str]
 
 
 def _download(file: RemoteFile, addresses: Sequence[str], folder: Path, watcher: Watcher, patience: Patience) -> None:
-    """The file from the first address that gives it, with the right checksum."""
-    part, failed = folder / f"{file.name}.part", []
+    """Download the file from the first address that gives it with the right checksum."""
+    part = folder / f"{file.name}.part"
+    failed = []
     for url in addresses:
         try:
-            _from(file, url, part, watcher, patience)
+            _download_from(file, url, part, watcher, patience)
         except AddressFailed as error:
             failed.append(f"{url}: {error}")
             continue
@@ -110,26 +112,27 @@ def _download(file: RemoteFile, addresses: Sequence[str], folder: Path, watcher:
     kept = length(part)
     if not kept:
         forget(part)
-    said = f" {kept:,} of {file.size:,} bytes are kept: the same command goes on from there." if kept else ""
+    hint = f" {kept:,} of {file.size:,} bytes are kept: the same command goes on from there." if kept else ""
     raise RequestError(
-        f"{file.name} could not be downloaded. {'; '.join(failed)}.{said} Other addresses: --from URL, or {MIRRORS}"
+        f"{file.name} could not be downloaded. {'; '.join(failed)}.{hint} Other addresses: --from URL, or {MIRRORS}"
     )
 
 
-def _from(file: RemoteFile, url: str, part: Path, watcher: Watcher, patience: Patience) -> None:
-    """One address. A part that came earlier may be of other bytes, so a wrong whole is tried once more from nothing."""
-    earlier = length(part) > 0
+def _download_from(file: RemoteFile, url: str, part: Path, watcher: Watcher, patience: Patience) -> None:
+    """Download the file from one address and check it. If the download continued an earlier part and the result is
+    wrong, the part may have been of another version, so the file is downloaded once more from its beginning."""
+    continued = length(part) > 0
     fetch(file, url, part, lambda done: watcher.moved(file.name, done, file.size), patience)
     wrong = difference(part, file)
     if wrong:
         forget(part)
-        if not earlier:
+        if not continued:
             raise AddressFailed(wrong)
-        _from(file, url, part, watcher, patience)
+        _download_from(file, url, part, watcher, patience)
 
 
 def difference(path: Path, file: RemoteFile) -> str:
-    """How a file differs from what it should be, in words; empty: it is the right one."""
+    """How a file differs from the expected one, in words; empty: it is the right file."""
     if length(path) != file.size:
         return f"has {length(path):,} bytes. Expected: {file.size:,}"
     kind, expected = ("sha256", file.sha256) if file.sha256 else ("md5", file.md5)
@@ -149,13 +152,16 @@ def _record(path: Path) -> None:
 
 
 def _is_done(data: DataSet, home: Path) -> bool:
-    """Whether everything is there. What was made is of files that were checked; files are checked now."""
+    """Whether the data set is complete. Downloaded files are checked again; a converted file is trusted, because it was
+    made from checked files."""
+    if not data.is_in(home):
+        return False
     folder = data.place(home)
-    return data.is_in(home) and (bool(data.makes) or all(_is_there(folder / file.name, file) for file in data.files))
+    return bool(data.makes) or all(_is_there(folder / file.name, file) for file in data.files)
 
 
 def _is_there(path: Path, file: RemoteFile) -> bool:
-    """Whether a file is there already; one with other bytes is refused, it may be somebody's own."""
+    """Whether the file exists already. A file with other bytes is refused, because it may be the user's own."""
     if not path.exists():
         return False
     wrong = difference(path, file) if path.is_file() else "is no file"
@@ -165,7 +171,7 @@ def _is_there(path: Path, file: RemoteFile) -> bool:
 
 
 def _check_room(data: DataSet, missing: Sequence[RemoteFile], folder: Path) -> None:
-    """Refuse before the first byte where the disk has no room for the last."""
+    """Refuse before the download begins if the disk has no room for all files."""
     needed = sum(file.size - length(folder / f"{file.name}.part") for file in missing) + data.room + data.scratch
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -177,8 +183,8 @@ def _check_room(data: DataSet, missing: Sequence[RemoteFile], folder: Path) -> N
 
 @contextmanager
 def _own(folder: Path) -> Iterator[None]:
-    """The folder, made if need be, for this process alone; goes again if nothing was put into it."""
-    above = [place for place in (folder, *folder.parents) if not place.exists()]
+    """Lock the folder for this process. It is made if necessary, and removed at the end if it is still empty."""
+    new_folders = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = _locked(folder / _LOCK)
@@ -192,18 +198,18 @@ def _own(folder: Path) -> Iterator[None]:
         (folder / _LOCK).unlink(missing_ok=True)
         file.close()
         with suppress(OSError):
-            for place in above:
-                place.rmdir()  # refuses where there is something in it
+            for place in new_folders:
+                place.rmdir()  # raises OSError if the folder is not empty
 
 
 def _locked(path: Path) -> IO[str]:
-    """The lock file, open and locked. One that its owner removed between opening and locking is opened again."""
+    """The lock file, open and locked. If its owner removed it between opening and locking, it is opened again."""
     while True:
         file = path.open("w", encoding="utf-8")
-        ours = lock(file)
-        if ours is False:
+        locked = lock(file)
+        if locked is False:
             file.close()
             raise InUse(f"another process downloads to {str(path.parent)!r}. Wait until it has ended")
-        if ours is None or (path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino):
+        if locked is None or (path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino):
             return file
         file.close()

@@ -1,4 +1,4 @@
-"""What `torso data get` can download, by name, and where it puts it."""
+"""The catalogue of data sets that `torso data get` can download, and the folders that it puts them into."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from torso.data.fetch_sets import KNOWN, ByHand, DataSet
 from torso.errors import RequestError, did_you_mean
 
-USUAL = "data"  # where data lie without TORSO_DATA
+USUAL = "data"  # the folder of data sets if TORSO_DATA is not set
 DATASETS = {data.name: data for data in KNOWN}
 ALIASES = {"emnist": "emnist-balanced"}
 BY_HAND = {
@@ -27,12 +27,12 @@ BY_HAND = {
 
 
 def data_home(given: Path | None = None) -> Path:
-    """The folder of all data sets: the given one, else the environment's TORSO_DATA, else ./data."""
+    """The folder of all data sets: the given one, otherwise $TORSO_DATA, otherwise ./data."""
     return given if given is not None else Path(os.environ.get("TORSO_DATA") or USUAL)
 
 
 def data_set(name: str) -> DataSet:
-    """The data set of this name; a RequestError says where to get one that needs an agreement."""
+    """The data set of this name. For one that needs an agreement, a RequestError says where to get it."""
     if name in BY_HAND:
         hand = BY_HAND[name]
         raise RequestError(
@@ -46,11 +46,11 @@ def data_set(name: str) -> DataSet:
 
 
 def downloaded(source: str) -> Path | None:
-    """Where `torso data get` has put the files of a source, if it has."""
+    """The folder into which `torso data get` has downloaded the files of a source; None: it has not."""
     known = DATASETS.get(source)
     return known.place(data_home()) if known is not None and known.is_in(data_home()) else None
 
 
 def hint(source: str) -> str:
-    """How to get the files that a source has not found; empty where they cannot be downloaded."""
+    """The end of an error for missing files: the command that downloads them; empty if no command does."""
     return f"; or download it: torso data get {source}" if source in DATASETS else ""

@@ -1,7 +1,7 @@
-"""Downloaded archives become one .npz file each, as the sources read it.
+"""Conversion of downloaded archives into one .npz file each, which the sources read.
 
-Members of an archive are read in memory and never written under their own names, so an archive can put no file
-anywhere. Sizes are bounded: an archive that unpacks to more than its data set has is refused.
+Members of an archive are read in memory and never written under their own names, so a hostile archive cannot place a
+file anywhere. Sizes are bounded: an archive that unpacks to more than its data set should have is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torso.errors import RequestError
 
 Arrays = dict[str, Any]
 Step = Callable[[int, int], None]
-"""Called with what is done and how much there is."""
+"""Called with the number of finished steps and their total."""
 
 _MOST_IDX = 1 << 30  # bytes of one unpacked IDX file; the largest of EMNIST has 547 million
 _MOST_TEXT = 1 << 24
@@ -35,7 +35,8 @@ _CINIC = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse
 
 
 def convert(data: DataSet, folder: Path, step: Step) -> None:
-    """Write `data.makes` in the folder, whole or not at all."""
+    """Convert the files of a data set into the .npz file `data.makes` in the folder. It is written completely or not at
+    all."""
     paths = [folder / file.name for file in data.files]
     with reading(paths[0], f"the official files of {data.name}"):
         arrays = _reader(data.name)(paths, step)
@@ -69,23 +70,23 @@ def _reader(name: str) -> Callable[[list[Path], Step], Arrays]:
 
 
 def _emnist(path: Path, split: str, step: Step) -> Arrays:
-    """A split of EMNIST: gzip'd IDX files in a zip, images with rows and columns exchanged."""
+    """A split of EMNIST from gzip'd IDX files in a zip, in which rows and columns of images are exchanged."""
     arrays: Arrays = {}
     with zipfile.ZipFile(path) as archive:
         lines = _text(archive, f"gzip/emnist-{split}-mapping.txt").splitlines()
         codes = {int(label): chr(int(code)) for label, code, *_ in (line.split() for line in lines if line.strip())}
-        labels = sorted(codes)  # from 0, of the letters from 1
+        known_labels = sorted(codes)  # they begin at 0; those of the split letters at 1
         for number, part in enumerate(("train", "test")):
             step(number, 2)
             stem = f"gzip/emnist-{split}-{part}"
             images = _idx(archive, f"{stem}-images-idx3-ubyte.gz", 3)
-            given = _idx(archive, f"{stem}-labels-idx1-ubyte.gz", 1)
+            labels = _idx(archive, f"{stem}-labels-idx1-ubyte.gz", 1)
             arrays[f"{part}_images"] = np.ascontiguousarray(images.transpose(0, 2, 1))
-            arrays[f"{part}_labels"] = np.searchsorted(labels, given)
-            if not np.isin(given, labels).all():
-                raise RequestError(f"{path}: {stem} has labels that its mapping has not")
+            arrays[f"{part}_labels"] = np.searchsorted(known_labels, labels)
+            if not np.isin(labels, known_labels).all():
+                raise RequestError(f"{path}: {stem} has labels that its mapping does not contain")
     step(2, 2)
-    return {**arrays, "class_names": np.array([codes[label] for label in labels])}
+    return {**arrays, "class_names": np.array([codes[label] for label in known_labels])}
 
 
 def _idx(archive: zipfile.ZipFile, name: str, dimensions: int) -> np.ndarray:
@@ -97,7 +98,7 @@ def _idx(archive: zipfile.ZipFile, name: str, dimensions: int) -> np.ndarray:
 
 
 def _svhn(paths: list[Path], step: Step) -> Arrays:
-    """MATLAB files with X [32, 32, 3, n] and y [n, 1], where 10 stands for the digit 0."""
+    """SVHN from MATLAB files with X [32, 32, 3, n] and y [n, 1], in which 10 stands for the digit 0."""
     from scipy.io import loadmat
 
     arrays: Arrays = {}
@@ -114,7 +115,8 @@ def _svhn(paths: list[Path], step: Step) -> Arrays:
 
 
 def _tiny_imagenet(path: Path, step: Step) -> Arrays:
-    """Training images by class, and the validation images as test images: those of the test split have no labels."""
+    """Tiny ImageNet: training images by class, and the validation images as test images, because those of the test
+    split have no labels."""
     top = "tiny-imagenet-200"
     with zipfile.ZipFile(path) as archive:
         ids = sorted(_text(archive, f"{top}/wnids.txt").split())
@@ -140,16 +142,19 @@ def _tiny_imagenet(path: Path, step: Step) -> Arrays:
 
 
 def _class_names(ids: list[str], words: dict[str, str]) -> list[str]:
-    """The first word for each class; with the id where two have the same."""
-    first = [words.get(wnid, wnid).split(",")[0].strip() or wnid for wnid in ids]
-    return [word if first.count(word) == 1 else f"{word} ({wnid})" for word, wnid in zip(first, ids, strict=True)]
+    """The first word of each class; the id is added if two classes have the same first word."""
+    first_words = [words.get(wnid, wnid).split(",")[0].strip() or wnid for wnid in ids]
+    return [
+        word if first_words.count(word) == 1 else f"{word} ({wnid})"
+        for word, wnid in zip(first_words, ids, strict=True)
+    ]
 
 
 # --- CINIC-10 --------------------------------------------------------------------------------------------------------
 
 
 def _cinic(path: Path, step: Step) -> Arrays:
-    """PNG files train/CLASS/NAME.png and test/CLASS/NAME.png, in the order of their names."""
+    """CINIC-10 from PNG files train/CLASS/NAME.png and test/CLASS/NAME.png, in the order of their names."""
     found: dict[str, list[tuple[int, str, np.ndarray]]] = {"train": [], "test": []}
     with tarfile.open(path, "r|gz") as archive:
         for member in archive:
@@ -180,7 +185,7 @@ def _cinic(path: Path, step: Step) -> Arrays:
 
 
 def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
-    """One member in memory."""
+    """The content of one member; refused if it has more than `most` bytes."""
     try:
         info = archive.getinfo(name)
     except KeyError:
@@ -192,7 +197,7 @@ def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 
 def _bounded(file: IO[bytes] | gzip.GzipFile, most: int, name: str) -> bytes:
-    """All of a file, whose header may lie about its size."""
+    """The content of a file; refused if it has more than `most` bytes, whatever its header claims."""
     content = file.read(most + 1)
     if len(content) > most:
         raise RequestError(f"{name} unpacks to more than {most:,} bytes")
@@ -204,7 +209,7 @@ def _text(archive: zipfile.ZipFile, name: str) -> str:
 
 
 def _pixels(content: bytes, kind: str, side: int, name: str) -> np.ndarray:
-    """An image as uint8 [side, side, 3]; its size is read before its pixels are."""
+    """An image as uint8 [side, side, 3]. Its size is checked before the pixels are decoded."""
     from PIL import Image
 
     with reading(name, f"an image of {side}×{side}"), Image.open(io.BytesIO(content), formats=[kind]) as image:

@@ -1,7 +1,7 @@
-"""One file from one address: resumed where the server can, tried again where that may help, never more than its size.
+"""Downloading a file from one address: resumed if the server can, tried again if that may help, never beyond its size.
 
-What arrives goes to `NAME.part`. `NAME.part.json` remembers of which version at which address it is a part, so that the
-server can say that the file has changed (If-Range). Whether the whole is right is for its checksum to say.
+The bytes go to `NAME.part`. `NAME.part.json` records the address and the version (ETag) of the part, so that the server
+can tell that the file has changed since (If-Range). The caller checks the checksum of the complete file.
 """
 
 from __future__ import annotations
@@ -24,29 +24,28 @@ from torso.data.fetch_sets import RemoteFile
 from torso.errors import RequestError
 
 _CHUNK = 1 << 18
-_AGAIN = {408, 425, 429, 500, 502, 503, 504}  # states that pass
-_STRONG = re.compile(r'"[^"\r\n]*"')  # an ETag that If-Range may carry
+_AGAIN = {408, 425, 429, 500, 502, 503, 504}  # HTTP statuses that may pass
+_STRONG = re.compile(r'"[^"\r\n]*"')  # a strong ETag, as If-Range needs it
 
 Moved = Callable[[int], None]
-"""Called with the number of bytes that are there."""
+"""Called with the number of bytes downloaded so far."""
 
 
 class AddressFailed(Exception):
-    """This address does not give the file; another may."""
+    """This address does not give the file; another address may."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """`tries`: how often in a row nothing new may come; `pause`: seconds before the second try, doubled before each
-    further one; `timeout`: seconds without a byte."""
+    """Limits of tries and waiting times of a download."""
 
-    tries: int = 4
-    pause: float = 1.0
-    timeout: float = 30.0
+    tries: int = 4  # tries in a row that may bring no new bytes
+    pause: float = 1.0  # seconds before the second try, doubled before each further one
+    timeout: float = 30.0  # seconds to wait for a byte
 
 
 def fetch(file: RemoteFile, url: str, part: Path, moved: Moved, patience: Patience) -> None:
-    """Bring `part` to the full size of the file; raises AddressFailed where this address cannot."""
+    """Download the file into `part` until it has the full size. Raises AddressFailed if this address cannot give it."""
     failures, most = 0, length(part)
     while length(part) != file.size:
         try:
@@ -55,7 +54,7 @@ def fetch(file: RemoteFile, url: str, part: Path, moved: Moved, patience: Patien
         except urllib.error.HTTPError as error:
             error.close()
             why = f"HTTP {error.code} {error.reason}".rstrip()
-            if error.code == 416:  # what is there is no part of what the server has
+            if error.code == 416:  # range not satisfiable: the part does not belong to the server's file
                 forget(part)
             elif error.code not in _AGAIN:
                 raise AddressFailed(why) from None
@@ -74,44 +73,46 @@ def fetch(file: RemoteFile, url: str, part: Path, moved: Moved, patience: Patien
 
 
 def length(part: Path) -> int:
-    """Bytes that are there."""
+    """Size of the file in bytes; 0 if it does not exist."""
     return part.stat().st_size if part.is_file() else 0
 
 
 def forget(part: Path) -> None:
-    """Remove a part and what is known of it."""
+    """Remove a part and its record."""
     part.unlink(missing_ok=True)
     _note(part).unlink(missing_ok=True)
 
 
 def check_address(url: str, whose: str) -> str:
-    """An address that can be asked for, without a slash at its end; `whose` says who gave it."""
+    """The address without a slash at its end; refused if it is no http or https address. `whose`: the option or
+    variable that holds it."""
     try:
         split = urlsplit(url)
-        fine = split.scheme in ("http", "https") and bool(split.hostname) and split.port != 0
+        valid = split.scheme in ("http", "https") and bool(split.hostname) and split.port != 0
     except ValueError:
-        fine = False
-    if not fine or not url.isprintable() or " " in url:
+        valid = False
+    if not valid or not url.isprintable() or " " in url:
         raise RequestError(f"{whose} = {url!r} is no address. Expected: http://… or https://…")
     return url.rstrip("/")
 
 
 def _receive(file: RemoteFile, url: str, part: Path, moved: Moved, timeout: float) -> None:
-    """One request. What arrives is appended where the server goes on at the right byte, and otherwise replaces."""
+    """Send one request. The answer is appended to the part if the server continues at the right byte; otherwise it
+    replaces the part."""
     start = length(part)
     if start > file.size:
         forget(part)
         start = 0
     with _open(url, start, part, timeout) as answer:
-        go_on = answer.status == 206 and start > 0
-        if go_on and not _fits(answer.headers, start, file.size):
+        continues = answer.status == 206 and start > 0
+        if continues and not _fits(answer.headers, start, file.size):
             forget(part)
-            raise HTTPException("the server answered with another range than the one that was asked for")
-        if not go_on:
+            raise HTTPException("the server answered with another range than the requested one")
+        if not continues:
             _check_whole(answer, file)
-        with _opened(part, "ab" if go_on else "wb") as out:
+        with _opened(part, "ab" if continues else "wb") as out:
             _remember(part, url, answer.headers)
-            _copy(answer, out, start if go_on else 0, file, moved)
+            _copy(answer, out, start if continues else 0, file, moved)
 
 
 def _open(url: str, start: int, part: Path, timeout: float) -> HTTPResponse:
@@ -138,16 +139,16 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _check_whole(answer: HTTPResponse, file: RemoteFile) -> None:
-    """An answer with the whole file says a length that fits, or none."""
-    said = answer.headers.get("Content-Length", "")
+    """Refuse an answer with another status than 200, or with another length than the file's."""
+    stated = answer.headers.get("Content-Length", "")
     if answer.status != 200:
         raise AddressFailed(f"HTTP {answer.status} {answer.reason}".rstrip())
-    if said.isdecimal() and int(said) != file.size:
-        raise AddressFailed(f"has {int(said):,} bytes. Expected: {file.size:,}")
+    if stated.isdecimal() and int(stated) != file.size:
+        raise AddressFailed(f"has {int(stated):,} bytes. Expected: {file.size:,}")
 
 
 def _fits(headers: HTTPMessage, start: int, size: int) -> bool:
-    """Whether Content-Range begins where the part ends, and is of a file of this size."""
+    """Whether Content-Range begins at the end of the part, and belongs to a file of this size."""
     found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", "").strip())
     return found is not None and int(found[1]) == start and found[2] in (str(size), "*")
 
@@ -169,18 +170,18 @@ def _copy(answer: HTTPResponse, out: IO[bytes], done: int, file: RemoteFile, mov
 
 
 def _opened(part: Path, mode: str) -> IO[bytes]:
-    """Without a buffer: what could not be written is not tried again on closing."""
+    """The part, opened without a buffer, so that closing does not try again to write bytes that failed before."""
     try:
-        found: IO[bytes] = part.open(mode, buffering=0)
+        file: IO[bytes] = part.open(mode, buffering=0)
     except OSError as error:
         raise _unwritable(part, error) from None
-    return found
+    return file
 
 
 def _unwritable(part: Path, error: OSError) -> RequestError:
     kept = length(part)
-    said = f" {kept:,} bytes are kept: the same command goes on from there." if kept else ""
-    return RequestError(f"{part} cannot be written ({error.strerror or error}).{said}")
+    hint = f" {kept:,} bytes are kept: the same command goes on from there." if kept else ""
+    return RequestError(f"{part} cannot be written ({error.strerror or error}).{hint}")
 
 
 def _note(part: Path) -> Path:
@@ -188,22 +189,23 @@ def _note(part: Path) -> Path:
 
 
 def _remember(part: Path, url: str, headers: HTTPMessage) -> None:
+    """Write the record of a part: its address and ETag."""
     with suppress(OSError):
         _note(part).write_text(json.dumps({"url": url, "etag": headers.get("ETag", "")}), encoding="utf-8")
 
 
 def _tag(part: Path, url: str) -> str:
-    """The version of which the part is, if it came from the same address."""
+    """The ETag of a part, if it came from the same address; otherwise empty."""
     with suppress(OSError, ValueError):
-        known: Any = json.loads(_note(part).read_text(encoding="utf-8"))
-        tag = known.get("etag") if isinstance(known, dict) and known.get("url") == url else None
+        record: Any = json.loads(_note(part).read_text(encoding="utf-8"))
+        tag = record.get("etag") if isinstance(record, dict) and record.get("url") == url else None
         if isinstance(tag, str) and _STRONG.fullmatch(tag):
             return tag
     return ""
 
 
 def _words(reason: object) -> str:
-    """Why a connection failed, in a few words."""
+    """The reason why a connection failed, in a few words."""
     if isinstance(reason, ssl.SSLError):
         return f"TLS: {reason.reason or reason}"
     if isinstance(reason, TimeoutError):

@@ -1,8 +1,8 @@
 """The data sets that `torso data get` downloads: addresses, sizes, checksums, terms.
 
 Sizes and SHA-256 are from the checksum lists of TensorFlow Datasets (MNIST, Fashion-MNIST, KMNIST, EMNIST, SVHN), from
-Keras (CIFAR), and from public records of the same files (Tiny ImageNet, FEMNIST). Of CINIC-10 only an MD5 is known: the
-SHA-256 of what came is written beside the file.
+Keras (CIFAR), and from public records of the same files (Tiny ImageNet, FEMNIST). For CINIC-10 only an MD5 is known;
+the SHA-256 of the downloaded file is written into a file next to it.
 """
 
 from __future__ import annotations
@@ -19,29 +19,26 @@ class RemoteFile:
     size: int  # bytes
     urls: tuple[str, ...]
     sha256: str = ""
-    md5: str = ""  # checked where no SHA-256 is known
+    md5: str = ""  # checked if no SHA-256 is known
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set that can be downloaded, and that `data.source = NAME` then reads.
-
-    `makes`: the .npz file that is made of the files, for a source that reads one; `room`: about how many bytes it has.
-    `scratch`: bytes that are needed only while it is made."""
+    """A data set that can be downloaded; `data.source = NAME` then reads it."""
 
     name: str
     title: str
-    train: int  # images
-    test: int
-    size: str
+    train: int  # number of training images
+    test: int  # number of test images
+    size: str  # of an image, for lists
     classes: int
-    terms: str
-    page: str
+    terms: str  # licence or request to cite
+    page: str  # address of its web page
     files: tuple[RemoteFile, ...]
-    folder: str = ""  # below the data folder; empty: the name
-    makes: str = ""
-    room: int = 0
-    scratch: int = 0
+    folder: str = ""  # its folder in the data folder; empty: the name
+    makes: str = ""  # the .npz file that is made from the files; empty: the source reads the files themselves
+    room: int = 0  # approximate size of that .npz file in bytes
+    scratch: int = 0  # bytes on disk that are needed only while it is made
 
     def place(self, home: Path) -> Path:
         """The folder with its files."""
@@ -57,20 +54,20 @@ class DataSet:
         return f"{self.title}: {self.train:,} / {self.test:,} images of {self.size} in {self.classes} classes"
 
     def is_in(self, home: Path) -> bool:
-        """Whether everything that its source reads is there."""
+        """Whether all files that its source reads exist."""
         names = [self.makes] if self.makes else [file.name for file in self.files]
         return all((self.place(home) / name).is_file() for name in names)
 
 
 @dataclass(frozen=True)
 class ByHand:
-    """A data set whose owner wants an agreement first."""
+    """A data set that the user must download by hand, because its owner wants an agreement first."""
 
     name: str
     about: str
     terms: str
-    page: str
-    then: str
+    page: str  # address to download it from
+    then: str  # what to do with the downloaded files
 
 
 def _idx(bases: tuple[str, ...], sums: dict[str, tuple[int, str]]) -> tuple[RemoteFile, ...]:

@@ -1,8 +1,8 @@
-"""FEMNIST with its writers, from the file that TensorFlow Federated distributes.
+"""Reading FEMNIST with its writers from the file that TensorFlow Federated distributes.
 
 It is an lzma-packed SQLite file whose table `examples` has a row for every image: (split_name, client_id,
 serialized_example_proto). The last is a tf.train.Example with `label` (an integer) and `pixels` (784 floats; 1 is
-paper, 0 is ink). Only that much of the protobuf format is read here.
+paper, 0 is ink). Only the part of the protobuf format that this needs is implemented here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Step = Callable[[int, int], None]
 
 
 def read_femnist(path: Path, step: Step) -> dict[str, Any]:
-    """Images [n, 28, 28], dark ink on white paper as LEAF has them, labels and writers of both splits."""
+    """Images [n, 28, 28], labels and writers of both splits; dark ink on white paper, as in LEAF."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".femnist-") as folder:
         plain = Path(folder) / "emnist.sqlite"
         with lzma.open(path) as packed, plain.open("wb") as out:
@@ -74,7 +74,7 @@ def _arrays(base: sqlite3.Connection, step: Step) -> dict[str, Any]:
 
 
 def parse_example(blob: bytes) -> tuple[np.ndarray, int]:
-    """Pixels (uint8, [28, 28]) and label of one tf.train.Example."""
+    """Pixels uint8 [28, 28] and label of one tf.train.Example."""
     features: dict[str, bytes] = {}
     for _, outer in _fields(blob, 1):  # Example.features
         for _, entry in _fields(outer, 1):  # Features.feature: a map of name and Feature
@@ -88,12 +88,12 @@ def parse_example(blob: bytes) -> tuple[np.ndarray, int]:
 
 
 def _floats(values: bytes) -> np.ndarray:
-    """FloatList: packed, or one field each."""
+    """The numbers of a FloatList, whether packed or in one field each."""
     return np.concatenate([np.frombuffer(value, "<f4") for _, value in _fields(values, 1)])
 
 
 def _integers(values: bytes) -> Iterator[int]:
-    """Int64List: packed, or one field each."""
+    """The numbers of an Int64List, whether packed or in one field each."""
     for _, value in _fields(values, 1):
         at = 0
         while at < len(value):
@@ -102,7 +102,7 @@ def _integers(values: bytes) -> Iterator[int]:
 
 
 def _fields(blob: bytes, wanted: int = 0) -> Iterator[tuple[int, bytes]]:
-    """The fields of a protobuf message as (number, content); `wanted`: only those with this number."""
+    """The fields of a protobuf message as (number, content); `wanted`: only fields with this number, 0: all."""
     at = 0
     while at < len(blob):
         key, at = _varint(blob, at)
@@ -123,7 +123,7 @@ def _fields(blob: bytes, wanted: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def _varint(blob: bytes, at: int) -> tuple[int, int]:
-    """A number of 7 bits a byte, and where it ends."""
+    """A variable-length integer (7 bits per byte) and the place of the byte after it."""
     value = 0
     for place in range(10):
         if at >= len(blob):

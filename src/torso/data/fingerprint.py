@@ -1,7 +1,7 @@
-"""The fingerprint of a run's data: sizes and checksums, client by client, so that changed data are noticed and named.
+"""The fingerprint of a run's data: sizes and checksums per client, by which a resumed run notices and names changes.
 
-It costs about a second for a gigabyte. Of data above 512 MiB only every n-th sample of a client is looked at, and all
-labels. Many clients share a checksum, block by block, so that there are at most 1,000 of a split."""
+It takes about a second per gigabyte. If the data exceed 512 MiB, only every n-th row of a client is read. With more
+than 1,000 clients, a block of clients shares a checksum, so that a split has at most 1,000 of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import torch
 from torso.data.clients import checksum
 from torso.data.federation import Federation, Split
 
-_BYTES = 512 * 2**20  # of samples that are looked at
-_BLOCKS = 1000
+_BYTES = 512 * 2**20  # most bytes of samples that are read
+_BLOCKS = 1000  # most blocks of clients
 _FORMAT = 1
-_TOLD = 3  # differences that an error names
+_MOST_NAMED = 3  # differences that an error names
 _Part = tuple[int, str]  # number of samples, checksum
 _WORDS: dict[Literal["train", "test"], str] = {"train": "training", "test": "test"}
 T = TypeVar("T")
@@ -28,39 +28,43 @@ _known: WeakKeyDictionary[Federation, Fingerprint] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """`train` and `test`: a part for each block of so many clients, then one for the samples that no client has."""
+    """Sizes and checksums of a federation's data.
+
+    `train` and `test` have one part for each block of clients, then one for the samples that belong to no client."""
 
     classes: int
-    kind: str  # of samples
+    kind: str  # of samples: `Input.identity`
     clients: int
-    block: int  # clients of a part
-    every: int  # 1: all samples are looked at; n: every n-th of a client
+    block: int  # number of clients per part
+    every: int  # 1: all rows are read; n: every n-th row
     train: tuple[_Part, ...]
     test: tuple[_Part, ...]
 
     @classmethod
     def of(cls, federation: Federation) -> Fingerprint:
-        """The fingerprint of these clients; it is computed once."""
-        found = _known.get(federation)
-        if found is None:
-            found = _known[federation] = cls._made(federation)
-        return found
+        """The fingerprint of a federation, computed once."""
+        fingerprint = _known.get(federation)
+        if fingerprint is None:
+            fingerprint = cls._made(federation)
+            _known[federation] = fingerprint
+        return fingerprint
 
     @classmethod
     def _made(cls, federation: Federation) -> Fingerprint:
-        train, test = federation.train, federation.test
-        size = sum(split.samples.numel() * split.samples.element_size() for split in (train, test))
-        every, block = -(-size // _BYTES) or 1, -(-federation.clients // _BLOCKS)
+        splits = (federation.train, federation.test)
+        size = sum(split.samples.numel() * split.samples.element_size() for split in splits)
+        every = max(1, -(-size // _BYTES))
+        block = -(-federation.clients // _BLOCKS)
+        train, test = (tuple(_parts(split, federation.clients, block, every)) for split in splits)
         kind = federation.input.identity
-        parts = [tuple(_parts(split, federation.clients, block, every)) for split in (train, test)]
-        return cls(federation.classes, kind, federation.clients, block, every, *parts)
+        return cls(federation.classes, kind, federation.clients, block, every, train, test)
 
     def as_json(self) -> dict[str, Any]:
         return {"format": _FORMAT, **vars(self)}
 
     @classmethod
     def from_json(cls, tree: Any) -> Self:
-        """Raises ValueError, KeyError or TypeError where it is none."""
+        """The fingerprint that `as_json` has written. Raises ValueError, KeyError or TypeError for anything else."""
         if tree["format"] != _FORMAT:
             raise ValueError(f"format {repr(tree['format'])[:80]}, this version reads {_FORMAT}")
         numbers = {key: _as(int, tree[key]) for key in ("classes", "clients", "block", "every")}
@@ -68,24 +72,24 @@ class Fingerprint:
         return cls(kind=_as(str, tree["kind"]), **numbers, **parts)  # type: ignore[arg-type]
 
     def differences(self, now: Fingerprint, names: Sequence[str] = ()) -> str:
-        """How the data of today differ from these, in words; nothing where they do not."""
-        for key, word in (("clients", "clients"), ("classes", "classes")):
-            was, is_ = getattr(self, key), getattr(now, key)
-            if was != is_:
-                return f"there were {was} {word}, and there are {is_}"
+        """The differences between these data and the data of today in words; empty if there are none."""
+        for key in ("clients", "classes"):
+            before, after = getattr(self, key), getattr(now, key)
+            if before != after:
+                return f"there were {before} {key}, and there are {after}"
         if self.kind != now.kind:
             return f"samples were {self.kind}, and are {now.kind}"
         if (self.block, self.every) != (now.block, now.every):
             return "the samples have another size"
-        found = list(self._by_part(now, names))
-        more = f"; and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
-        return "; ".join(found[:_TOLD]) + more
+        changes = list(self._by_part(now, names))
+        more = f"; and {len(changes) - _MOST_NAMED} more" if len(changes) > _MOST_NAMED else ""
+        return "; ".join(changes[:_MOST_NAMED]) + more
 
     def _by_part(self, now: Fingerprint, names: Sequence[str]) -> Iterator[str]:
         for split, word in _WORDS.items():
-            for place, (was, is_) in enumerate(zip(getattr(self, split), getattr(now, split), strict=True)):
-                if was != is_:
-                    yield f"{self._whose(place, names)}: {_change(was, is_, word)}"
+            for place, (before, after) in enumerate(zip(getattr(self, split), getattr(now, split), strict=True)):
+                if before != after:
+                    yield f"{self._whose(place, names)}: {_change(before, after, word)}"
 
     def _whose(self, place: int, names: Sequence[str]) -> str:
         first = place * self.block
@@ -97,9 +101,9 @@ class Fingerprint:
         return f"client {first} ({names[first]})" if names else f"client {first}"
 
 
-def _change(was: _Part, is_: _Part, word: str) -> str:
-    if was[0] != is_[0]:
-        return f"it had {was[0]} {word} samples, and has {is_[0]}"
+def _change(before: _Part, after: _Part, word: str) -> str:
+    if before[0] != after[0]:
+        return f"it had {before[0]} {word} samples, and has {after[0]}"
     return f"its {word} samples or labels are others"
 
 
@@ -107,7 +111,7 @@ def _parts(split: Split, clients: int, block: int, every: int) -> Iterator[_Part
     for first in range(0, clients, block):
         bounds = split.offsets[first : first + block + 1]
         rows = split.order[bounds[0] : bounds[-1]]
-        # sizes first: clients of a block may have exchanged samples
+        # the sizes are part of the checksum: clients of a block may have exchanged samples
         yield len(rows), _checksum(split, rows, every, np.diff(bounds).tolist())
     owned = torch.zeros(len(split.labels), dtype=torch.bool, device=split.order.device)
     owned[split.order] = True
@@ -116,13 +120,13 @@ def _parts(split: Split, clients: int, block: int, every: int) -> Iterator[_Part
 
 
 def _checksum(split: Split, rows: torch.Tensor, every: int, about: list[int]) -> str:
-    made_from = split.samples if split.origins is None else split.origins  # features differ between machines
-    looked_at = (made_from[rows[::every]], split.labels[rows])
-    return checksum(about, (tensor.cpu().numpy() for tensor in looked_at))
+    samples = split.samples if split.origins is None else split.origins  # features differ between machines
+    compared = (samples[rows[::every]], split.labels[rows])
+    return checksum(about, (tensor.cpu().numpy() for tensor in compared))
 
 
 def _as(kind: type[T], value: Any) -> T:
-    """A value of a file that must be of a kind."""
+    """The value, if it is of this type; otherwise a TypeError."""
     if not isinstance(value, kind):
         raise TypeError(f"{repr(value)[:80]} where {kind.__name__} belongs")
     return value

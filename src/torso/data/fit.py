@@ -1,4 +1,4 @@
-"""Data as a body wants them, made once, when they are read: whatever was changed is said in the data's remarks."""
+"""Fitting a data set to what the body wants, once, when it is read. The data set's remarks say what was changed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 
 def fitted(dataset: Dataset, options: DataConfig, wants: Wants) -> Dataset:
-    """The data set as a body wants it."""
-    found = _of_kind(dataset, options, wants)
-    return wants.encoding.encoded(found) if wants.encoding else found
+    """The data set with samples as the body (or its encoder) wants them."""
+    dataset = _of_kind(dataset, options, wants)
+    return wants.encoding.encoded(dataset) if wants.encoding else dataset
 
 
 def _of_kind(dataset: Dataset, options: DataConfig, wants: Wants) -> Dataset:
+    """The data set with texts tokenised, or images fitted to the body."""
     if isinstance(dataset.kind, Texts):
         return tokenised(dataset, options, wants)
     if isinstance(dataset.kind, Pixels) and (wants.size or wants.channels or wants.mean or wants.usual):
@@ -34,8 +35,8 @@ def _of_kind(dataset: Dataset, options: DataConfig, wants: Wants) -> Dataset:
 
 
 def read_for(options: DataConfig, seed: int, keys: set[str], wants: Wants) -> tuple[Dataset, Wants]:
-    """A data set as it is, and what the body wants of it: images of several sizes become those that it was made for.
-    `keys` is given what the data come from."""
+    """The data set as its source returns it, and what the body wants of it. If image files have several sizes, they are
+    read at the size that the body was made for. The config keys that are read are added to `keys`."""
     try:
         return load(noting(sized(options, wants), keys), seed), wants
     except SeveralSizes:

@@ -1,4 +1,4 @@
-"""Images as a body wants them: their size, their channels, and the constants that its weights expect.
+"""Fitting images to a body: their size, their channels, and the mean and std that its weights expect.
 
 n images of H × W pixels with C channels.
 """
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from torso.config import DataConfig
 
 Bytes = NDArray[np.uint8]
-_AT_ONCE = 64  # images of a thread's piece of work
-_GREY, _COLOUR, _WITH_ALPHA = 1, 3, 4
+_AT_ONCE = 64  # images that a thread resizes at once
+_GREY, _COLOUR, _WITH_ALPHA = 1, 3, 4  # numbers of channels
 
 
 def reads_files(source: str) -> bool:
-    """Whether a source reads image files, which it resizes as it does."""
+    """Whether a source decodes image files and resizes them while it reads."""
     return source in ("folder", "parquet") or source.startswith("hf/")
 
 
 def sized(options: DataConfig, wants: Wants) -> DataConfig:
-    """The options with which image files are read for a body: at its size, unless `data.size` is set."""
-    wanted = wants.size and not options.size and reads_files(options.source)
-    return options.model_copy(update={"size": wants.size}) if wanted else options
+    """The options to read image files with: at the size that the body wants, unless `data.size` is set."""
+    takes_wanted_size = wants.size and not options.size and reads_files(options.source)
+    return options.model_copy(update={"size": wants.size}) if takes_wanted_size else options
 
 
 def of_size(dataset: Dataset, side: int) -> Dataset:
-    """The images of a data set as `data.size` says."""
+    """The data set with images resized to side × side pixels (`data.size`)."""
     kind = dataset.kind
     if not isinstance(kind, Pixels):
         raise RequestError(f"data.size = {side} is for images, and the data are {kind.words}. Set it to 0")
@@ -51,18 +51,18 @@ def of_size(dataset: Dataset, side: int) -> Dataset:
 
 
 def fitted_images(dataset: Dataset, options: DataConfig, wants: Wants) -> Dataset:
-    """The data set with images of the size, channels and constants that a body wants, and a sentence that says so.
+    """The data set with images of the size, channels and constants that the body wants, and a remark that says so.
 
-    `data.size` is over by now: whatever reads images goes by it."""
+    `data.size` has been applied before, when the images were read."""
     before = dataset.kind
     assert isinstance(before, Pixels)
     after = fitted_kind(before, options, wants)
     on_reading = bool(wants.size and not options.size and reads_files(options.source))
     train, test = (_part(part, after, wants) for part in (dataset.train, dataset.test))
     augment = _augment(dataset, before, options, wants)
-    said = [sentence(before, after, wants, on_reading)]
+    remarks = [sentence(before, after, wants, on_reading)]
     if augment != dataset.augment and options.augment == "auto":
-        said.append(
+        remarks.append(
             "data.augment = 'auto' mirrors half of the training images, as is usual with photographs. Where left and "
             "right matter, set data.augment = none"
         )
@@ -74,12 +74,12 @@ def fitted_images(dataset: Dataset, options: DataConfig, wants: Wants) -> Datase
         mean=after.mean,
         std=after.std,
         augment=augment,
-        remarks=(*dataset.remarks, *filter(None, said)),
+        remarks=(*dataset.remarks, *filter(None, remarks)),
     )
 
 
 def fitted_kind(kind: Pixels, options: DataConfig, wants: Wants) -> Pixels:
-    """What images of a kind become: resized to `data.size` or what the body wants, with its channels and constants."""
+    """The kind of the fitted images: the size of `data.size` or the body, the channels and constants of the body."""
     channels = wants.channels or kind.channels
     if not channels_can_become(kind.channels, channels):
         raise RequestError(
@@ -95,24 +95,24 @@ def fitted_kind(kind: Pixels, options: DataConfig, wants: Wants) -> Pixels:
 
 
 def channels_can_become(before: int, after: int) -> bool:
-    """Grey may become colour, and alpha may be dropped."""
+    """Whether images can be converted between these numbers of channels: from grey to colour, or without alpha."""
     return before == after or (before, after) in ((_GREY, _COLOUR), (_WITH_ALPHA, _COLOUR))
 
 
 def brings_constants(options: DataConfig, wants: Wants) -> bool:
-    """Whether mean and std are those that the body's weights expect."""
+    """Whether mean and std are those of the body's weights, not those of the source or the data."""
     return bool(wants.mean) and options.normalize == "source"
 
 
 def _widened(values: tuple[float, ...], before: int, after: int) -> tuple[float, ...]:
-    """The constants of grey images for each of three channels; without that of alpha."""
+    """Constants per channel for another number of channels: those of grey repeated, or without that of alpha."""
     return values * after if before == _GREY else values[:after]
 
 
 def as_kind(images: Bytes, kind: Pixels) -> Bytes:
-    """Images [n, H, W, C] with the size and channels of a kind: without alpha, grey as three equal channels. Resizing
-    does not keep the proportions and uses Pillow's bilinear filter, as reading image files does: the same bits on every
-    machine."""
+    """Images [n, H, W, C] converted to the size and channels of a kind: alpha is dropped, grey becomes three equal
+    channels. Resizing does not keep proportions. It uses Pillow's bilinear filter, as reading image files does, and
+    gives the same bits on every machine."""
     images = images[..., : kind.channels]
     if images.shape[1:3] != (kind.height, kind.width):
         images = resized(images, kind.height, kind.width)
@@ -122,7 +122,7 @@ def as_kind(images: Bytes, kind: Pixels) -> Bytes:
 
 
 def resized(images: Bytes, height: int, width: int) -> Bytes:
-    """Images of another size, a few at a time in each thread."""
+    """The images [n, H, W, C] resized, by several threads."""
     from PIL import Image
 
     made = np.empty((len(images), height, width, images.shape[3]), np.uint8)
@@ -130,28 +130,30 @@ def resized(images: Bytes, height: int, width: int) -> Bytes:
     def fill(start: int) -> None:
         for place in range(start, min(start + _AT_ONCE, len(images))):
             for channels in _layers(images.shape[3]):
-                one = np.ascontiguousarray(images[place, ..., channels])
-                shrunk = Image.fromarray(one).resize((width, height), Image.Resampling.BILINEAR)
-                made[place, ..., channels] = np.asarray(shrunk)
+                pixels = np.ascontiguousarray(images[place, ..., channels])
+                small = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
+                made[place, ..., channels] = np.asarray(small)
 
     in_threads(fill, range(0, len(images), _AT_ONCE))
     return made
 
 
 def _layers(channels: int) -> list[slice | int]:
-    """What Pillow takes at once: three channels, or one."""
+    """The channels that Pillow takes at once: all three of a colour image, otherwise one by one."""
     return [slice(0, _COLOUR)] if channels == _COLOUR else list(range(channels))
 
 
 def _part(part: Labelled, kind: Pixels, wants: Wants) -> Images:
-    _check_room(part, kind, wants)
+    _check_memory(part, kind, wants)
     return Images(as_kind(part.samples, kind), part.labels, part.writers)
 
 
-def _check_room(part: Labelled, kind: Pixels, wants: Wants) -> None:
-    """Refuse before the machine runs out of memory, where it tells how much is free."""
-    needed, free = len(part) * kind.bytes, _free_bytes()
-    if part.samples.shape[1:3] != (kind.height, kind.width) and free is not None and needed > free:
+def _check_memory(part: Labelled, kind: Pixels, wants: Wants) -> None:
+    """Refuse to resize images that would not fit into the free memory, if the system tells how much is free."""
+    needed = len(part) * kind.bytes
+    free = _free_bytes()
+    resizes = part.samples.shape[1:3] != (kind.height, kind.width)
+    if resizes and free is not None and needed > free:
         raise RequestError(
             f"{len(part)} images of {kind.height}×{kind.width}, as {wants.by} wants them, take {needed / 1e9:.1f} GB, "
             f"and {free / 1e9:.1f} GB of memory are free. Set data.size to less, such as {kind.height // 2}"
@@ -159,7 +161,7 @@ def _check_room(part: Labelled, kind: Pixels, wants: Wants) -> None:
 
 
 def _free_bytes() -> int | None:
-    """Memory that this machine has left; None: it does not tell."""
+    """Free memory of this machine in bytes; None: the system does not tell."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -168,19 +170,21 @@ def _free_bytes() -> int | None:
 
 
 def _augment(dataset: Dataset, kind: Pixels, options: DataConfig, wants: Wants) -> str:
-    """Photographs of somebody's own are mirrored for a pre-trained body; other sources say themselves what is usual."""
-    own = reads_files(options.source) and dataset.augment == "none" and kind.channels != _GREY
-    return "flip" if own and (wants.mean or wants.usual) else dataset.augment
+    """The usual augmentation: the user's own colour images are mirrored for a pre-trained body; other sources declare
+    theirs."""
+    own_photographs = reads_files(options.source) and dataset.augment == "none" and kind.channels != _GREY
+    return "flip" if own_photographs and (wants.mean or wants.usual) else dataset.augment
 
 
 def sentence(before: Pixels, after: Pixels, wants: Wants, on_reading: bool = False) -> str:
-    """What was done to the images; "": nothing."""
+    """A remark on what was done to the images; "": nothing was done.
+
+    `on_reading`: the images were resized when they were read, so their own sizes are not known here."""
     done = []
     if on_reading or (before.height, before.width) != (after.height, after.width):
-        bent = (
-            "" if on_reading or before.height * after.width == before.width * after.height else " (not in proportion)"
-        )
-        done.append(f"resized to {after.height}×{after.width}{bent}")
+        in_proportion = before.height * after.width == before.width * after.height
+        distorted = "" if on_reading or in_proportion else " (not in proportion)"
+        done.append(f"resized to {after.height}×{after.width}{distorted}")
     if before.channels == _GREY != after.channels:
         done.append("converted from grey to three equal channels")
     if before.channels == _WITH_ALPHA != after.channels:

@@ -1,4 +1,4 @@
-"""Arrays of numbers: float32 [n, F, …] with F features; and the sums by which clients standardise alike."""
+"""`Floats`: arrays of numbers, float32 [n, F, …] with F features; `Moments`: the sums that their mean and std need."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Floats(Input):
     """Arrays of numbers: rows of a table [F], signals [channels, time], or any other shape.
 
     `mean` and `std` are per feature, that is per entry of the first dimension of a sample: a column of a table, a
-    channel of a signal. Empty: not settled yet. `names`: of the features, where the source knows them."""
+    channel of a signal. Empty: not known yet. `names`: of the features, if the source knows them."""
 
     sizes: Many[Count]
     mean: Many[float] = ()
@@ -48,7 +48,7 @@ class Floats(Input):
 
     @staticmethod
     def array(where: str, samples: Any) -> Array:
-        """Numbers of unknown origin and any shape as float32 [n, *]; [n] becomes [n, 1]."""
+        """Numbers of unknown origin and any shape, checked, as float32 [n, *]; [n] becomes [n, 1]."""
         samples = as_array(samples)
         if samples.dtype.kind not in "fiub" or samples.ndim == 0 or 0 in samples.shape[1:]:
             raise RequestError(
@@ -96,7 +96,7 @@ class Floats(Input):
         return torch.randn(samples, *self.sizes, generator=seeded_generator()).to(device)
 
     def accept(self, where: str, samples: Any) -> Array:
-        """Where features have names, rows may be mappings from the columns of their table to cells."""
+        """Samples as float32 [n, *]. If the features have names, rows may be mappings from columns to cells."""
         if self.names and isinstance(samples, Sequence) and samples and isinstance(samples[0], Mapping):
             samples = [
                 [self._feature(f"{where} {place}", row, n) for n in range(len(self.names))]
@@ -111,9 +111,12 @@ class Floats(Input):
         return found
 
     def _feature(self, where: str, row: Mapping[str, Any], number: int) -> float:
-        """One feature of a table's row: the number of a column, or whether a column has a category (`city=Rome`)."""
+        """One feature of a table's row: the number in a column, or 0 or 1 for a column's category (`city=Rome`)."""
         name = self.names[number]
-        column, _, category = (name, "", "") if name in row else name.partition("=")
+        if name in row:
+            column, category = name, ""
+        else:
+            column, _, category = name.partition("=")
         if column not in row:
             raise RequestError(
                 f"{where} has no {column!r}. Expected: the columns of the table, for {', '.join(self.names)}"
@@ -130,7 +133,7 @@ class Floats(Input):
         check_constants(self.mean, self.std, self.sizes[0], self.words, "feature")
 
     def fitted(self, clients: Iterable[Array]) -> Floats:
-        """Mean and std of the clients' samples, unless the source has given them."""
+        """The kind with mean and std of the clients' samples, unless the source has given them."""
         if self.mean:
             return self
         mean, std = Moments.over(clients).mean_and_std()
@@ -139,29 +142,32 @@ class Floats(Input):
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Count, sum and sum of squares of every feature [F]: what a client tells of its samples, so that all clients can
-    standardise alike. They add up, client by client in the order of the clients, to those of all samples."""
+    """Count, sum and sum of squares of each feature. A client sends them, so that all clients standardise by the same
+    mean and std. Added client by client, in the order of the clients, they are the moments of all samples."""
 
     count: int
-    total: NDArray[np.float64]
-    squares: NDArray[np.float64]
+    total: NDArray[np.float64]  # [F]
+    squares: NDArray[np.float64]  # [F]
 
     @classmethod
     def of(cls, samples: Array) -> Moments:
         """The moments of one client's samples [n, F, …]."""
-        wide = samples.astype(np.float64)
-        others = (0, *range(2, wide.ndim))
-        return cls(wide.size // wide.shape[1], wide.sum(axis=others), np.square(wide).sum(axis=others))
+        numbers = samples.astype(np.float64)
+        all_but_features = (0, *range(2, numbers.ndim))
+        total = numbers.sum(axis=all_but_features)
+        squares = np.square(numbers).sum(axis=all_but_features)
+        return cls(numbers.size // numbers.shape[1], total, squares)
 
     @classmethod
     def over(cls, clients: Iterable[Array]) -> Moments:
+        """The moments of the samples of several clients."""
         return reduce(cls.__add__, map(cls.of, clients))
 
     def __add__(self, other: Moments) -> Moments:
         return Moments(self.count + other.count, self.total + other.total, self.squares + other.squares)
 
     def mean_and_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """A feature that does not vary, as far as float32 can tell, has std 1."""
+        """Mean and std of each feature. A feature that is constant to the precision of float32 has std 1."""
         mean = self.total / self.count
         std = np.sqrt((self.squares / self.count - np.square(mean)).clip(min=0))
         varies = std > np.finfo(np.float32).eps * np.abs(mean)

@@ -1,4 +1,4 @@
-"""Which source reads a file or folder that somebody names."""
+"""The source that reads a given file or folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".npz": "npz", ".parquet": "parque
 
 
 def source_for(path: Path) -> str:
-    """The name of the source by what lies at the path; "" where it does not show."""
+    """The name of the source that reads the file or folder at the path; "" if the format is unknown."""
     if not path.is_dir():
         return SUFFIXES.get(path.suffix.lower(), "")
     if (path / "train.csv").exists():

@@ -1,4 +1,4 @@
-"""Image files: which there are below a folder, and their pixels. What cannot be read is named, never raised one by one.
+"""Image files: listing those below a folder, and decoding them. Unreadable files are collected and reported together.
 
 n files; images of H × W pixels with C channels.
 """
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm"})
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # Pillow's others may start programs (EPS)
-MOST_NAMED = 10  # files that a message names; of more it says how many
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # other formats of Pillow may start programs (EPS)
+MOST_NAMED = 10  # files that a message names; the rest are counted
 _GREY = frozenset({"1", "L", "LA", "La"})
 _SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations that swap height and width
 _ORIENTATION = 0x0112
@@ -32,24 +32,24 @@ _DEEP = "more than 8 bits per pixel"
 
 
 class SeveralSizes(RequestError):
-    """Images are of several sizes, and nobody has said which one they are to have."""
+    """Images have different sizes, and no size is given to which they should be resized."""
 
 
 Content = Path | bytes
-"""An image: a file, or what a file would hold."""
+"""An encoded image: the path of a file, or the bytes of one."""
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """`work` on every item, in order; Pillow decodes outside Python's lock."""
+    """The results of `work` on every item, in order. Threads help because Pillow decodes outside Python's lock."""
     with ThreadPoolExecutor() as pool:
         return list(pool.map(work, items))
 
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A file below a root, and the folders on the way to it."""
+    """An image file, and the names of the folders between the root and it."""
 
     path: Path
     folders: tuple[str, ...]
@@ -57,39 +57,40 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The image files below a folder, sorted; `others` counts files that are no images by their suffix, and `empty`
-    names folders without any image in them or below."""
+    """The image files below a folder."""
 
-    files: tuple[ImageFile, ...]
-    others: int
-    empty: tuple[str, ...]
+    files: tuple[ImageFile, ...]  # sorted
+    others: int  # number of files whose suffix is not that of an image
+    empty: tuple[str, ...]  # folders without any image in them or below
 
 
 def list_images(root: Path) -> Listing:
-    """Everything below `root`; hidden files and folders are passed over, and links that lead in a circle."""
+    """All image files below `root`. Hidden files and folders are left out; links that lead in a circle are not
+    followed."""
     files: list[ImageFile] = []
     others: list[Path] = []
     empty: list[str] = []
 
-    def walk(folder: Path, way: tuple[str, ...], above: frozenset[tuple[int, int]]) -> int:
-        here = folder.stat()
-        if (here.st_dev, here.st_ino) in above:
+    def walk(folder: Path, names: tuple[str, ...], above: frozenset[tuple[int, int]]) -> int:
+        """List a folder; returns its number of images. `names` and `above`: the folders on the way to it."""
+        status = folder.stat()
+        if (status.st_dev, status.st_ino) in above:
             return 0
-        above |= {(here.st_dev, here.st_ino)}
-        found = 0
+        above |= {(status.st_dev, status.st_ino)}
+        images = 0
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             if entry.name.startswith(".") or entry.name == "__MACOSX":
                 continue
             if entry.is_dir():
-                found += walk(Path(entry.path), (*way, entry.name), above)
+                images += walk(Path(entry.path), (*names, entry.name), above)
             elif Path(entry.name).suffix.lower() in SUFFIXES:
-                files.append(ImageFile(Path(entry.path), way))
-                found += 1
+                files.append(ImageFile(Path(entry.path), names))
+                images += 1
             else:
                 others.append(Path(entry.path))
-        if not found:
-            empty.append("/".join(way))
-        return found
+        if not images:
+            empty.append("/".join(names))
+        return images
 
     try:
         walk(root, (), frozenset())
@@ -100,17 +101,17 @@ def list_images(root: Path) -> Listing:
 
 @dataclass(frozen=True)
 class Head:
-    """What the beginning of a file says: height and width as a viewer shows them, and whether it has colours."""
+    """The header of an image file: its size as a viewer shows it, and whether it is grey."""
 
-    height: int
+    height: int  # pixels
     width: int
     grey: bool
-    turned: bool  # by its EXIF orientation
+    turned: bool  # whether its EXIF orientation turns or mirrors it
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A file that cannot be used, and why."""
+    """A file that cannot be used, with the reason."""
 
     name: str
     reason: str
@@ -123,7 +124,7 @@ def open_image(content: Content) -> Image:
 
 
 def head_of(content: Content) -> Head | str:
-    """What the file says of itself, or why it cannot be read."""
+    """The header of an image, or the reason why it cannot be read."""
     try:
         with open_image(content) as image:
             if image.mode[0] in "IF":
@@ -136,106 +137,110 @@ def head_of(content: Content) -> Head | str:
 
 
 def pixels_of(content: Content, grey: bool, side: int) -> NDArray[np.uint8] | str:
-    """uint8 [H, W, C] turned as EXIF says, or why it cannot be read.
+    """The pixels uint8 [H, W, C], turned by the EXIF orientation, or the reason why the image cannot be read.
 
-    Resized to side × side unless that is 0, by Pillow's bilinear filter, which averages as it shrinks."""
+    It is resized to side × side (0: not resized) by Pillow's bilinear filter, which averages pixels when it shrinks."""
     from PIL import Image, ImageOps
 
     try:
         with open_image(content) as image:
             if image.mode[0] in "IF":
                 return too_deep(image.mode)
-            found = ImageOps.exif_transpose(image).convert("L" if grey else "RGB")
+            upright = ImageOps.exif_transpose(image).convert("L" if grey else "RGB")
             if side:
-                found = found.resize((side, side), Image.Resampling.BILINEAR)
-            return np.asarray(found).reshape(found.height, found.width, -1)
+                upright = upright.resize((side, side), Image.Resampling.BILINEAR)
+            return np.asarray(upright).reshape(upright.height, upright.width, -1)
     except Exception as error:
         return reason_of(error)
 
 
 def too_deep(mode: str) -> str:
+    """The reason why an image with a 16- or 32-bit mode of Pillow is refused."""
     return f"{_DEEP} (mode {mode})"
 
 
 def reason_of(error: Exception) -> str:
-    """What is wrong with a file, in a few words."""
+    """The reason why a file cannot be read, in a few words."""
     from PIL import UnidentifiedImageError
 
-    if isinstance(error, UnidentifiedImageError):  # its text is the path, or the address of a buffer
+    if isinstance(error, UnidentifiedImageError):  # its text is only the path, or the address of a buffer
         return "not an image"
     return " ".join(f"{type(error).__name__}: {error}".removesuffix(": ").split())[:120]
 
 
 def digest_of(pixels: NDArray[np.uint8]) -> bytes:
-    """Equal for images of the same pixels, whatever their files are."""
-    found = hashlib.blake2b(f"{pixels.shape}".encode(), digest_size=16)
-    found.update(np.ascontiguousarray(pixels).data)
-    return found.digest()
+    """A checksum of the pixels, equal for files of different formats with the same pixels."""
+    digest = hashlib.blake2b(f"{pixels.shape}".encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(pixels).data)
+    return digest.digest()
 
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """The images that can be read, which of the given ones they are, and the others."""
+    """The result of decoding several images: the pixels of the readable ones, and the broken ones."""
 
-    images: NDArray[np.uint8]  # [m, H, W, C]
-    rows: NDArray[np.int64]  # [m]
+    images: NDArray[np.uint8]  # [m, H, W, C], the readable images
+    rows: NDArray[np.int64]  # [m], their places among the given images
     broken: tuple[Broken, ...]
 
 
 def decode(names: Sequence[str], contents: Sequence[Content], side: int) -> Decoded:
-    """All images in one array: grey where all of them are, of one size or resized to `side`."""
+    """Decode all images into one array: grey if all of them are grey, of one size or resized to `side`."""
     heads = in_threads(head_of, contents)
-    known = [(n, head) for n, head in enumerate(heads) if isinstance(head, Head)]
-    broken = {n: head for n, head in enumerate(heads) if isinstance(head, str)}
-    if not known:
+    readable = [(row, head) for row, head in enumerate(heads) if isinstance(head, Head)]
+    broken = {row: reason for row, reason in enumerate(heads) if isinstance(reason, str)}
+    if not readable:
         raise nothing_left(_named(names, broken))
-    first, (_, usual) = names[known[0][0]], known[0]
-    for n, head in known:
-        if not side and (head.height, head.width) != (usual.height, usual.width):
+    first_row, first = readable[0]
+    for row, head in readable:
+        if not side and (head.height, head.width) != (first.height, first.width):
             raise SeveralSizes(
-                f"{names[n]} is {head.width}×{head.height} but {first} is {usual.width}×{usual.height}. "
+                f"{names[row]} is {head.width}×{head.height} but {names[first_row]} is {first.width}×{first.height}. "
                 "Expected: one size for all images, or data.size, such as 64, to which all are resized"
             )
-    grey = all(head.grey for _, head in known)
-    size = (side, side) if side else (usual.height, usual.width)
-    images = np.empty((len(known), *size, 1 if grey else 3), np.uint8)
+    grey = all(head.grey for _, head in readable)
+    size = (side, side) if side else (first.height, first.width)
+    images = np.empty((len(readable), *size, 1 if grey else 3), np.uint8)
 
     def fill(place: int) -> str:
-        found = pixels_of(contents[known[place][0]], grey, side)
-        if isinstance(found, str):
-            return found
-        images[place] = found
+        """Decode one image into `images`; returns the reason if it cannot be read, otherwise an empty text."""
+        pixels = pixels_of(contents[readable[place][0]], grey, side)
+        if isinstance(pixels, str):
+            return pixels
+        images[place] = pixels
         return ""
 
-    faults = in_threads(fill, range(len(known)))
-    broken |= {known[place][0]: fault for place, fault in enumerate(faults) if fault}
-    whole = np.flatnonzero([not fault for fault in faults])
+    reasons = in_threads(fill, range(len(readable)))
+    broken |= {readable[place][0]: reason for place, reason in enumerate(reasons) if reason}
+    whole = np.flatnonzero([not reason for reason in reasons])
     if not len(whole):
         raise nothing_left(_named(names, broken))
-    rows = np.array([n for n, _ in known], np.int64)[whole]
+    rows = np.array([row for row, _ in readable], np.int64)[whole]
     return Decoded(images if len(whole) == len(images) else images[whole], rows, tuple(_named(names, broken)))
 
 
 def _named(names: Sequence[str], broken: dict[int, str]) -> list[Broken]:
-    return [Broken(names[n], reason) for n, reason in sorted(broken.items())]
+    return [Broken(names[row], reason) for row, reason in sorted(broken.items())]
 
 
 def nothing_left(broken: Sequence[Broken]) -> RequestError:
+    """The error for images none of which can be read."""
     return RequestError(f"no image can be read: {listed(broken)}. Expected: 8-bit grey or colour images")
 
 
 def listed(broken: Sequence[Broken]) -> str:
-    """The first ten files with what is wrong with them, and how many more there are."""
+    """The first ten broken files with their reasons, and the number of the others."""
     named = ", ".join(f"{file.name} ({file.reason})" for file in broken[:MOST_NAMED])
     return f"{named} and {len(broken) - MOST_NAMED} more" if len(broken) > MOST_NAMED else named
 
 
 def told(broken: Sequence[Broken], policy: Literal["skip", "refuse"], total: int) -> tuple[str, ...]:
-    """One sentence on all files that cannot be read, or a refusal that names them. Whole files with more bits than
-    Torso reads are always refused: they are no accident."""
+    """A remark on all broken files; with the policy `refuse` a RequestError that names them.
+
+    Intact files with more bits per pixel than Torso reads are always refused: they are not broken by accident."""
     if not broken:
         return ()
-    said = f"{len(broken)} of {total} images cannot be read: {listed(broken)}"
+    remark = f"{len(broken)} of {total} images cannot be read: {listed(broken)}"
     if policy == "refuse" or any(_DEEP in file.reason for file in broken):
-        raise RequestError(f"{said}. Expected: 8-bit grey or colour images; repair or remove these files")
-    return (f"{said}. They are left out",)
+        raise RequestError(f"{remark}. Expected: 8-bit grey or colour images; repair or remove these files")
+    return (f"{remark}. They are left out",)

@@ -1,13 +1,13 @@
-"""What a source gives: labelled samples in two splits, checked once, before anything else looks at them (spec 10.5).
+"""`Dataset`: labelled samples in a training and a test split, as a source returns them, and their checks (spec 10.5).
 
-n samples. Images are the usual kind, [n, H, W, C] with H × W pixels and C channels; pixels stay uint8 until they meet a
-network. Other kinds: inputs.py.
+n samples. Images are the usual kind, [n, H, W, C] with H × W pixels and C channels. Pixels stay uint8 until they become
+network input. Other kinds: inputs.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,11 @@ _PIXELS_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """One split of images. `writers` says who made each image, where the data know it."""
+    """One split of images with their labels."""
 
     images: NDArray[np.uint8]  # [n, H, W, C]
     labels: Ints  # [n]
-    writers: Ints | None = None  # [n]
+    writers: Ints | None = None  # [n]: number of the client that each image belongs to, if the data know it
 
     @property
     def samples(self) -> Array:
@@ -44,54 +44,54 @@ class Images:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """One split of any other kind. `writers` says who each sample belongs to, where the data know it; `origins` has a
-    checksum of what each sample was made from, where an encoder has made it."""
+    """One split of samples of any other kind, with their labels."""
 
     samples: Array  # [n, *]
     labels: Ints  # [n]
-    writers: Ints | None = None  # [n]
-    origins: Ints | None = None  # [n]
+    writers: Ints | None = None  # [n]: number of the client that each sample belongs to, if the data know it
+    origins: Ints | None = None  # [n]: checksums of the samples that an encoder made these features from
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, rows: Ints) -> Samples:
         """The same split with only these rows, in this order."""
-        writers, origins = (None if each is None else each[rows] for each in (self.writers, self.origins))
+        writers = None if self.writers is None else self.writers[rows]
+        origins = None if self.origins is None else self.origins[rows]
         return Samples(self.samples[rows], self.labels[rows], writers, origins)
 
 
 Labelled = Images | Samples
-"""One split, of whatever kind."""
+"""One split of samples of any kind."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Both splits and their constants; empty `mean` and `std` stand for those of the training samples."""
+    """A training and a test split with everything that their source knows of them."""
 
     name: str
     train: Labelled
     test: Labelled
     classes: int
-    mean: tuple[float, ...] = ()  # of images per channel, on the 0..1 scale (spec 10.6); of other arrays per feature
-    std: tuple[float, ...] = ()
-    augment: str = "none"  # what data.augment = "auto" stands for
-    superclasses: tuple[int, ...] = ()  # of each class, where there are any
-    input: Input | None = None  # the kind of sample; None: what the arrays say, images or arrays of numbers
-    names: tuple[str, ...] = ()  # of the writers, by their number, where they have any
-    remarks: tuple[str, ...] = ()  # what a person should know of the data before the first round
-    class_names: tuple[str, ...] = ()  # by their number, where the source knows them
-    columns: tuple[Column, ...] = ()  # that features were made of, with categories that only test rows have
+    mean: tuple[float, ...] = ()  # images: per channel on the 0..1 scale (spec 10.6); other arrays: per feature
+    std: tuple[float, ...] = ()  # empty mean and std: those of the training samples
+    augment: str = "none"  # the meaning of data.augment = "auto"
+    superclasses: tuple[int, ...] = ()  # of each class, if there are any
+    input: Input | None = None  # the kind of sample; None: images or arrays of numbers, depending on the arrays
+    names: tuple[str, ...] = ()  # of the writers (clients), by number, if they have names
+    remarks: tuple[str, ...] = ()  # sentences about the data that the user should read before the first round
+    class_names: tuple[str, ...] = ()  # by class number, if the source knows them
+    columns: tuple[Column, ...] = ()  # columns that features were made of, with categories that only test rows have
 
     @property
     def kind(self) -> Input:
-        """The kind of sample, of a data set that is checked."""
+        """The kind of sample. Only a checked data set has one (see `checked`)."""
         assert self.input is not None
         return self.input
 
 
 def without_unmet(dataset: Dataset) -> Dataset:
-    """Without the features of categories that only test rows have: nothing is learned of them."""
+    """The data set without features for categories that only test rows have: no weight would be trained for them."""
     columns = met(dataset.train.samples, dataset.columns)
     if columns == dataset.columns:
         return dataset
@@ -100,30 +100,31 @@ def without_unmet(dataset: Dataset) -> Dataset:
 
 
 def in_columns(part: Labelled, have: Columns, want: Columns) -> Labelled:
-    """A split of a table's rows with the features of other columns."""
+    """A split of a table's rows, its features rearranged from the columns `have` to the columns `want`."""
     return Samples(arranged(part.samples, have, want), part.labels, part.writers)
 
 
 def of_columns(columns: Columns) -> Floats:
-    """The kind of a table's rows, with mean and std not settled yet."""
+    """The kind of a table's rows, with mean and std not known yet."""
     names = features_of(columns)
     return Floats((len(names),), names=names)
 
 
 def as_images(where: str, images: Any, labels: Any, writers: Any = None) -> Images:
-    """One split from arrays of unknown origin; `where` is the file and split that a message names."""
+    """One split of images from arrays of unknown origin; `where` is the file and split that a message names."""
     pixels = Pixels.array(where, images)
-    return Images(pixels, *_owned(where, "image", len(pixels), labels, writers))
+    return Images(pixels, *_labels_and_writers(where, "image", len(pixels), labels, writers))
 
 
 def as_samples(where: str, samples: Array, labels: Any, writers: Any = None) -> Samples:
     """One split of samples that their kind has accepted, with labels and writers of unknown origin."""
-    return Samples(samples, *_owned(where, "sample", len(samples), labels, writers))
+    return Samples(samples, *_labels_and_writers(where, "sample", len(samples), labels, writers))
 
 
-def _owned(where: str, noun: str, count: int, labels: Any, writers: Any) -> tuple[Ints, Ints | None]:
-    """Labels and writers as integers, one for each of the samples."""
-    whole = {name: _whole(where, name, a) for name, a in (("labels", labels), ("writers", writers)) if a is not None}
+def _labels_and_writers(where: str, noun: str, count: int, labels: Any, writers: Any) -> tuple[Ints, Ints | None]:
+    """Labels and writers as integers, one for each of `count` samples."""
+    given = {"labels": labels, "writers": writers}
+    whole = {name: _whole(where, name, values) for name, values in given.items() if values is not None}
     for name, values in whole.items():
         if len(values) != count:
             raise RequestError(f"{where}: {count} {noun}s but {len(values)} {name}. Expected: one for each {noun}")
@@ -138,20 +139,14 @@ def _whole(where: str, name: str, values: Any) -> Ints:
 
 
 def checked(dataset: Any, where: str) -> Dataset:
-    """What a source gave, with arrays as the rest of Torso wants them, or why it cannot be used.
+    """A source's data set with its arrays converted to the formats that Torso uses, or a RequestError.
 
     `where` is the key that named the source. Refused: another type, samples that are not of one kind and size, labels
     that are not integers from 0 to classes − 1, splits or constants that do not fit each other."""
-    if not isinstance(dataset, Dataset) or not all(
-        isinstance(part, Labelled) for part in (dataset.train, dataset.test)
-    ):
-        found = (
-            f"a Dataset of {type(dataset.train).__name__}" if isinstance(dataset, Dataset) else type(dataset).__name__
-        )
-        raise RequestError(
-            f"{where} gave {found}. Expected: torso.data.images.Dataset(name, train, test, classes) whose train and "
-            "test are Images(images, labels), or Samples(samples, labels) where they are no images"
-        )
+    if not isinstance(dataset, Dataset):
+        _refuse_type(where, type(dataset).__name__)
+    if not all(isinstance(part, Labelled) for part in (dataset.train, dataset.test)):
+        _refuse_type(where, f"a Dataset of {type(dataset.train).__name__}")
     if not isinstance(dataset.input, Known | Texts | None):
         raise RequestError(
             f"{where} gave input = {dataset.input!r}. Expected: Pixels, Floats, Tokens or Texts, or None"
@@ -172,8 +167,15 @@ def checked(dataset: Any, where: str) -> Dataset:
     return replace(dataset, train=train, test=test, input=_with_constants(where, kind, dataset))
 
 
+def _refuse_type(where: str, found: str) -> NoReturn:
+    raise RequestError(
+        f"{where} gave {found}. Expected: torso.data.images.Dataset(name, train, test, classes) whose train and "
+        "test are Images(images, labels), or Samples(samples, labels) if they are no images"
+    )
+
+
 def _checked_part(where: str, part: Labelled, kind: Input | None) -> tuple[Labelled, Known | Texts]:
-    """A split as it is stored, and its kind: the given one, or what the array says."""
+    """A split in the stored format, and its kind: the given one, or the kind that the array's dtype implies."""
     if isinstance(kind, Texts):
         return as_samples(where, kind.accept(where, part.samples), part.labels, part.writers), kind
     found = np.asarray(part.samples)
@@ -193,7 +195,7 @@ def _checked_part(where: str, part: Labelled, kind: Input | None) -> tuple[Label
 
 
 def _with_constants(where: str, kind: Known | Texts, dataset: Dataset) -> Input:
-    """The kind with the mean and std that the source has given, if any."""
+    """The kind with the mean and std of the source, if it has given them."""
     mean, std = dataset.mean, dataset.std
     if isinstance(dataset.input, Pixels | Floats) and not mean:
         mean, std = dataset.input.mean, dataset.input.std
@@ -203,11 +205,12 @@ def _with_constants(where: str, kind: Known | Texts, dataset: Dataset) -> Input:
         raise RequestError(
             f"{where}: {len(kind.names)} names of features for {kind.words}. Expected: one for each feature, or none"
         )
-    count, of = kind.shape[0], "channel" if isinstance(kind, Pixels) else "feature"
+    count = kind.shape[0]
+    part = "channel" if isinstance(kind, Pixels) else "feature"
     if len(mean) != len(std) or len(mean) not in (0, count):
         raise RequestError(
-            f"{where}: mean = {mean} and std = {std} of {kind.noun} with {count} {of}s. "
-            f"Expected: a number for each {of}, or () for those of the training {kind.noun}"
+            f"{where}: mean = {mean} and std = {std} of {kind.noun} with {count} {part}s. "
+            f"Expected: a number for each {part}, or () for those of the training {kind.noun}"
         )
     return replace(kind, mean=mean, std=std)
 
@@ -223,15 +226,15 @@ def _check_labels(where: str, train: Labelled, test: Labelled, classes: int, nou
 
 
 def none_of_class_0(train: Labelled, test: Labelled) -> tuple[str, ...]:
-    """A remark on labels that were counted from 1: they make a class that nobody has, and the network an output."""
+    """A remark if labels begin above 0: class 0 then has no samples, but the network still has an output for it."""
     least = min(int(train.labels.min()), int(test.labels.min()))
     if least < 1:
         return ()
-    return (f"the smallest label is {least}, and classes count from 0: nobody has class 0. Expected: labels from 0",)
+    return (f"the smallest label is {least}, and classes count from 0: no sample has class 0. Expected: labels from 0",)
 
 
 def histogram(images: NDArray[np.uint8]) -> Ints:
-    """How often each channel has each value, [C, 256]."""
+    """The number of pixels with each value in each channel, [C, 256]."""
     channels = images.shape[-1]
     step = max(1, _PIXELS_AT_ONCE // max(1, images[0].size))
     counts = np.zeros((channels, 256), np.int64)
@@ -244,7 +247,8 @@ def histogram(images: NDArray[np.uint8]) -> Ints:
 def statistics(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation per channel on the 0..1 scale, from a histogram; a constant channel has std 1."""
     counts = histogram(images)
-    levels, weights = np.arange(256) / 255, counts / counts.sum(1, keepdims=True)
+    levels = np.arange(256) / 255
+    weights = counts / counts.sum(1, keepdims=True)
     mean = weights @ levels
     std = np.sqrt((weights * (levels - mean[:, None]) ** 2).sum(1))
     return tuple(mean.tolist()), tuple(np.where(std > 1e-9, std, 1.0).tolist())

@@ -1,4 +1,4 @@
-"""What every kind of sample can be asked, and what the kinds share. The kinds: inputs.py."""
+"""`Input`, the interface of every kind of sample, and helpers that the kinds share. inputs.py lists the kinds."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CPU = torch.device("cpu")
 class Input(ABC):
     """A kind of sample with its sizes, the same for all clients: frozen, hashable, and plain data."""
 
-    many: ClassVar[str]  # what samples of this kind are called where their sizes do not matter
-    noun: ClassVar[str] = "samples"  # what a message calls them
-    stored: ClassVar[torch.dtype]
-    given: ClassVar[torch.dtype]  # to a network, in fp32
+    many: ClassVar[str]  # the plural of the kind, without sizes: "token sequences"
+    noun: ClassVar[str] = "samples"  # the word for samples in messages
+    stored: ClassVar[torch.dtype]  # of stored samples
+    given: ClassVar[torch.dtype]  # of a network's input, in fp32
 
     @property
     @abstractmethod
@@ -35,45 +35,46 @@ class Input(ABC):
     @property
     @abstractmethod
     def words(self) -> str:
-        """`images of 32×32 with 3 channels`: for messages and for the page beside exported models."""
+        """The kind with its sizes, for messages and exported models' pages: `images of 32×32 with 3 channels`."""
 
     @property
     def bytes(self) -> int:
-        """Of one sample as it is stored, and as it travels where a method has samples travel."""
+        """Bytes of one stored sample; a method that sends samples sends as many."""
         return math.prod(self.shape) * self.stored.itemsize
 
     @property
     def identity(self) -> str:
-        """What the samples of two runs must have in common to be the same."""
+        """A text that is equal for two runs if their samples are of the same kind."""
         return type(self).__name__
 
     @property
     def argument(self) -> str:
-        """What `Network.prepare` takes, for the page beside exported models."""
+        """The argument of `Network.prepare`: dtype and shape, for the page of an exported model."""
         return f"{str(self.stored).removeprefix('torch.')} {axes(self.shape)}"
 
     @property
     @abstractmethod
     def by_hand(self) -> str:
-        """How to make the network's input without Torso, in a sentence for the same page."""
+        """How to make the network's input without Torso: a sentence for the page of an exported model."""
 
     @abstractmethod
     def lens(self, device: torch.device) -> Lens:
-        """How a batch is looked at."""
+        """The lens that turns stored samples into network input on this device."""
 
     @abstractmethod
     def example(self, samples: int, device: torch.device = CPU) -> Tensor:
-        """Input [samples, *shape] to try a network with; always the same, and on the meta device without content."""
+        """Input [samples, *shape] to try a network with: always the same; without content on the meta device."""
 
     @abstractmethod
     def accept(self, where: str, samples: Any) -> Array:
-        """Samples of unknown origin as they are stored, or why they do not fit; `where` is how a message calls them."""
+        """Samples of unknown origin, checked and converted to the stored format; `where` names them in messages."""
 
     def check_constants(self) -> None:  # noqa: B027
-        """Refuse constants that nobody can compute with: for what was read from a file."""
+        """Refuse a mean and std that cannot be computed with. Called for kinds that were read from a file."""
 
     def fitted(self, clients: Iterable[Array]) -> Input:
-        """With the statistics that it needs and the source has not given, from each client's stored samples."""
+        """The kind with the statistics that it needs and the source has not given, computed from the stored samples of
+        each client."""
         return self
 
 
@@ -86,6 +87,7 @@ def is_missing(cell: str) -> bool:
 
 
 def axes(shape: Sequence[int]) -> str:
+    """The shape of n samples for messages: `[n, 3, 32, 32]`."""
     return f"[n, {', '.join(map(str, shape))}]"
 
 
@@ -108,8 +110,8 @@ def seeded_generator() -> torch.Generator:
 
 def check_constants(mean: Sequence[float], std: Sequence[float], count: int, of: str, each: str) -> None:
     """Refuse a mean and std that are not one finite number for each of `count` channels or features, std above 0."""
-    whole = all(math.isfinite(value) for value in (*mean, *std))
-    if len(mean) != count or len(std) != count or not whole or min(std) <= 0:
+    finite = all(math.isfinite(value) for value in (*mean, *std))
+    if len(mean) != count or len(std) != count or not finite or min(std) <= 0:
         raise RequestError(
             f"mean = {list(mean)}, std = {list(std)} for {of}. Expected: one of each per {each}, std above 0"
         )

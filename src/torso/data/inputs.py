@@ -1,4 +1,5 @@
-"""What a sample is: pixels, an array of numbers, or a sequence of tokens. Whatever depends on the kind is asked here.
+"""The kinds of input: `Pixels`, `Floats` (arrays of numbers) and `Tokens` (sequences). What depends on the kind of a
+sample is a method of these classes.
 
 n samples, G clients, B samples of a batch; images of H × W pixels with C channels, F features, L tokens.
 
@@ -32,15 +33,15 @@ __all__ = [
 ]
 
 Known = Pixels | Floats | Tokens
-"""The kinds that exist, as a file names them by `kind`."""
+"""The kinds that a file can store; their field `kind` tells them apart."""
 
 
 def known(found: Input) -> Known:
-    """A kind of input that a file can name; others come from nowhere in Torso."""
+    """The same kind of input with the type `Known`; Torso makes no others."""
     assert isinstance(found, Known)
     return found
 
 
 def as_input(found: Input | tuple[int, int, int]) -> Input:
-    """A kind of input as it is; (channels, height, width) stands for images whose constants do not matter."""
+    """The kind itself, or for (channels, height, width) the kind of images without given mean and std."""
     return found if isinstance(found, Input) else Pixels(*found)

@@ -1,4 +1,4 @@
-"""Data as they lie on the disk, sample by sample, for a survey. n samples."""
+"""Reading all samples at a path for a survey (`torso data look`). n samples."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from torso.config import DataConfig
 
 FORMATS = f"a folder of images ({LAYOUTS}), a .csv, .jsonl, .parquet or .npz file, or a folder that `datasets` saved"
-_SIDE = 64  # to which images are resized where a source wants one size
-Picture = Callable[[int], NDArray[np.uint8] | None]
+_SIDE = 64  # pixels; images are resized to this side if their source needs one size
+Picture = Callable[[int], NDArray[np.uint8] | None]  # see `Stock.picture`
 
 
 @dataclass(frozen=True, eq=False)
 class Stock:
-    """What was found at a path: the samples, how to show one that is an image, and how a run would read them."""
+    """The data found at a path: the samples, a way to show images, and the options with which a run would read them."""
 
     options: DataConfig
     inventory: Inventory
-    picture: Picture  # of a row, uint8 [H, W, C]; None where it is no image
-    input: Input | None = None  # None: image files, whose size a run chooses
+    picture: Picture  # the pixels uint8 [H, W, C] of a row; None if it is no readable image
+    input: Input | None = None  # the kind of sample; None: image files, whose size a run chooses
     remarks: tuple[str, ...] = ()
 
 
 def take_stock(path: Path, options: DataConfig) -> Stock:
-    """Everything at the path, by the source that reads it."""
+    """Read everything at the path with the source that fits its format."""
     path = path.expanduser()
     if not path.exists():
         raise RequestError(f"{str(path)!r} does not exist. Expected: {FORMATS}")
@@ -52,39 +52,43 @@ def take_stock(path: Path, options: DataConfig) -> Stock:
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _Scan:
+    """The header of an image file and the checksum of its pixels."""
+
     head: Head
     digest: bytes
 
 
-def _look(path: Path) -> _Looked | str:
+def _scan(path: Path) -> _Scan | str:
+    """The scan of an image file, or the reason why it cannot be read."""
     head = head_of(path)
     if isinstance(head, str):
         return head
     pixels = pixels_of(path, head.grey, 0)
-    return pixels if isinstance(pixels, str) else _Looked(head, digest_of(pixels))
+    return pixels if isinstance(pixels, str) else _Scan(head, digest_of(pixels))
 
 
 def _files(root: Path, options: DataConfig) -> Stock:
+    """The stock of a folder of image files."""
     found = arranged(root, options.folder, strict=False)
     names = found.names(root)
-    looked = in_threads(_look, found.files)
-    broken = tuple(Broken(name, fault) for name, fault in zip(names, looked, strict=True) if isinstance(fault, str))
-    good = [(row, what) for row, what in enumerate(looked) if isinstance(what, _Looked)]
-    if not good:
+    scans = in_threads(_scan, found.files)
+    broken = tuple(Broken(name, reason) for name, reason in zip(names, scans, strict=True) if isinstance(reason, str))
+    readable = [(row, scan) for row, scan in enumerate(scans) if isinstance(scan, _Scan)]
+    if not readable:
         raise nothing_left(broken)
-    rows = np.array([row for row, _ in good])
+    rows = np.array([row for row, _ in readable])
     inventory = Inventory(
         labels=found.label[rows],
         clients=found.client[rows],
         test=np.array(found.test)[rows],
-        digests=[what.digest for _, what in good],
+        digests=[scan.digest for _, scan in readable],
         names=[names[row] for row in rows],
         class_names=found.classes,
         client_names=found.clients,
         parted=found.parted,
-        sizes=[(what.head.height, what.head.width) for _, what in good],
-        grey=np.array([what.head.grey for _, what in good]),
+        sizes=[(scan.head.height, scan.head.width) for _, scan in readable],
+        grey=np.array([scan.head.grey for _, scan in readable]),
         broken=broken,
         noun="images",
     )
@@ -97,30 +101,25 @@ def _files(root: Path, options: DataConfig) -> Stock:
 
 
 def _loaded(options: DataConfig) -> Stock:
-    """What a source of arrays or rows gives."""
+    """The stock of a source of arrays or of rows of a table."""
     try:
         dataset = load(options, 0)
-    except RequestError as error:
+    except RequestError as error:  # images of several sizes ask for data.size
         if options.size or "or data.size" not in str(error):
             raise
         options = options.model_copy(update={"size": _SIDE})
         dataset = load(options, 0)
-    both = (dataset.train, dataset.test)
-    samples = [part.samples for part in both]
+    parts = {"train": dataset.train, "test": dataset.test}
+    train_samples, test_samples = dataset.train.samples, dataset.test.samples
     kind = dataset.kind
-    owners = [np.zeros(len(part), np.int64) if part.writers is None else part.writers for part in both]
-    images = isinstance(kind, Pixels)
-    count = sum(map(len, both))
+    owners = [np.zeros(len(part), np.int64) if part.writers is None else part.writers for part in parts.values()]
+    count = sum(map(len, parts.values()))
     inventory = Inventory(
-        labels=np.concatenate([part.labels for part in both]),
+        labels=np.concatenate([part.labels for part in parts.values()]),
         clients=np.concatenate(owners),
-        test=np.repeat([False, True], [len(part) for part in both]),
-        digests=[_digest(row) for part in samples for row in part],
-        names=[
-            f"{split} row {row}"
-            for split, part in zip(("train", "test"), both, strict=True)
-            for row in range(len(part))
-        ],
+        test=np.repeat([False, True], [len(part) for part in parts.values()]),
+        digests=[_digest(sample) for part in parts.values() for sample in part.samples],
+        names=[f"{split} row {row}" for split, part in parts.items() for row in range(len(part))],
         class_names=dataset.class_names or tuple(map(str, range(dataset.classes))),
         client_names=dataset.names,
         parted=_has_test_part(Path(options.root), options.source),
@@ -130,20 +129,22 @@ def _loaded(options: DataConfig) -> Stock:
     )
 
     def picture(row: int) -> NDArray[np.uint8] | None:
-        if not images:
+        if not isinstance(kind, Pixels):
             return None
-        found: NDArray[np.uint8] = samples[0][row] if row < len(samples[0]) else samples[1][row - len(samples[0])]
-        return found
+        pixels: NDArray[np.uint8] = (
+            train_samples[row] if row < len(train_samples) else test_samples[row - len(train_samples)]
+        )
+        return pixels
 
     return Stock(options, inventory, picture, kind, dataset.remarks)
 
 
-def _digest(row: NDArray[Any]) -> bytes:
-    return digest_of(np.ascontiguousarray(row).view(np.uint8).reshape(-1))
+def _digest(sample: NDArray[Any]) -> bytes:
+    return digest_of(np.ascontiguousarray(sample).view(np.uint8).reshape(-1))
 
 
 def _has_test_part(root: Path, source: str) -> bool:
-    """Whether the data say what is for testing; if not, their source has held a part out."""
+    """Whether the data have a test part; if not, their source has held one out."""
     if source == "npz":
         return has_test_part(read_npz(root, FORMATS, parts=()))
     return root.is_dir() and any(path.name.lower().startswith(TEST_NAMES) for path in root.iterdir())

@@ -1,4 +1,7 @@
-"""Which keys of a config are read: sources and partitions take the whole of `data`, and each reads what it needs."""
+"""Recording which config keys are read, so that a key without effect can be reported.
+
+A source or a partition gets the whole section `data`, and each reads only the keys that it needs.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ _ALL = "*"
 
 
 def noting(options: M, read: set[str], prefix: str = "data.") -> M:
-    """The same options, but every key that is read goes into `read`."""
+    """The same options, but the name of every key that is read is added to `read`."""
     return cast("M", _Noting(options, read, prefix))
 
 
 def plain(options: M) -> M:
-    """Options whose readers nobody notes: for what says a key again without going by it."""
+    """The options without recording: for code that repeats a key in a message but does not depend on it."""
     return cast("M", getattr(options, "_options", options))
 
 
@@ -27,7 +30,7 @@ def unread(options: BaseModel, read: set[str], prefix: str = "data.") -> list[st
 
 
 def changed(options: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The keys that differ from their defaults, and their values; one that is set to its default changes nothing."""
+    """The keys that differ from their defaults, with their values. A key set to its default changes nothing."""
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
         if isinstance(value, BaseModel):
@@ -37,14 +40,15 @@ def changed(options: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 class _Noting:
-    """Stands in for options. Whoever asks for more than a key (`model_dump`, say) counts as a reader of all."""
+    """A proxy of options that records the keys that are read. Using anything but a key (`model_dump`, for example)
+    counts as reading all keys."""
 
     def __init__(self, options: BaseModel, read: set[str], prefix: str) -> None:
         self._options, self._read, self._prefix = options, read, prefix
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """isinstance tells no difference."""
+        """The class of the options, so that isinstance treats the proxy like them."""
         return type(self._options)
 
     def __getattr__(self, name: str) -> Any:
@@ -57,10 +61,11 @@ class _Noting:
         return value
 
     def __reduce__(self) -> Any:
-        """A source of somebody's may use processes, from which nothing comes back: it reads all, then."""
+        """Pickle the options alone. A user's source may read them in another process, where reads cannot be recorded,
+        so all keys count as read."""
         self._read.add(_ALL)
-        return _same, (self._options,)
+        return _identity, (self._options,)
 
 
-def _same(options: BaseModel) -> BaseModel:
+def _identity(options: BaseModel) -> BaseModel:
     return options

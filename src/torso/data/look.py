@@ -1,4 +1,5 @@
-"""Gather, crop, mirror and normalise in one pass, in Triton; import only where `torso.fast.is_fast`."""
+"""A Triton kernel that gathers, crops, mirrors and normalises images in one pass. Import it only if
+`torso.fast.is_fast`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ def _look_kernel(
     images, index, bits, mean, std, out, height, width,
     channels: tl.constexpr, PAD: tl.constexpr, FLIP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Part of one image. The bits are read as in augment.py, which is the definition."""
+    """Compute a part of one image. The random bits are read as in augment.py, which defines the result."""
     which = tl.program_id(0)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     values = height * width * channels
@@ -42,7 +43,7 @@ def look(
     std: Tensor,
     as_type: torch.dtype,
 ) -> Tensor:
-    """uint8 images [n, H, W, C] at index [G, B] as [G, B, C, H, W] in channels-last memory."""
+    """The network input [G, B, C, H, W], in channels-last memory, of uint8 images [n, H, W, C] at index [G, B]."""
     _, height, width, channels = images.shape
     out = torch.empty(*index.shape, height, width, channels, dtype=as_type, device=images.device)
     block = 1024

@@ -1,4 +1,4 @@
-"""The order of clients that have names."""
+"""The natural order of clients' names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def by_name(names: Iterable[str]) -> list[str]:
-    """Names of clients in their natural order: client-2 before client-10."""
+    """The names in natural order: client-2 before client-10."""
     return sorted(names, key=lambda name: ([_piece(piece) for piece in re.findall(r"\d+|\D+", name)], name))
 
 

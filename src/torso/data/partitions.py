@@ -1,6 +1,6 @@
-"""Who owns which sample: shards, IID and writers (spec 10.1, 10.4); Dirichlet is next door.
+"""Partitions of samples to clients: shards, IID and writers (spec 10.1, 10.4). Those by Dirichlet are in dirichlet.py.
 
-N clients, C classes, s shards per client, n samples. Nothing here loops over clients.
+N clients, C classes, s shards per client, n samples. No function here loops over clients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The rows of every client, in both splits, and the clients' names where they have any."""
+    """The rows of every client in both splits, and the clients' names if they have any."""
 
     train: Rows
     test: Rows
@@ -36,19 +36,19 @@ partitions: Registry[Partitioner] = Registry("data.partition")
 
 
 def deal(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
-    """Deal both splits as `data.partition` says, the test split anew if `data.test_shards` asks for it (spec 9.5)."""
+    """Deal both splits by `data.partition`; if `data.test_shards` > 0, deal the test split independently (spec 9.5)."""
     where = f"data.partition = {options.partition!r}"
     with from_outside(where, "a function of (dataset, options, seed) that returns a Partition"):
         dealt = partitions[options.partition](dataset, options, seed)
     check_dealt(dealt, dataset, where)
     if options.test_shards:
         rng = numpy_generator(seed, "partition", "test-shards")
-        clients, per, samples = len(dealt.train), options.test_shards, len(dataset.test)
-        if per > samples:
+        clients, shards_each, samples = len(dealt.train), options.test_shards, len(dataset.test)
+        if shards_each > samples:
             raise RequestError(
-                f"data.test_shards = {per}: the test set has {samples} samples. Accepted: 0 to {samples}"
+                f"data.test_shards = {shards_each}: the test set has {samples} samples. Accepted: 0 to {samples}"
             )
-        slots = shard_slots(clients, dataset.classes, per, rng, balance=options.balance, key="data.test_shards")
+        slots = shard_slots(clients, dataset.classes, shards_each, rng, balance=options.balance, key="data.test_shards")
         dealt = replace(dealt, test=deal_shards(dataset.test.labels, slots, clients, dataset.classes, rng))
     empty = np.flatnonzero(dealt.train.sizes == 0)
     if len(empty):
@@ -61,7 +61,7 @@ def deal(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
 
 
 def check_dealt(dealt: Partition, dataset: Dataset, where: str) -> None:
-    """Refuse what a partition of somebody's own gave and no client can learn from."""
+    """Refuse the result of a user's partition if it is not a Partition of existing rows to the same clients."""
     if not isinstance(dealt, Partition):
         raise RequestError(
             f"{where} gave {type(dealt).__name__}. Expected: torso.data.partitions.Partition(train, test), both Rows"
@@ -83,7 +83,7 @@ def check_dealt(dealt: Partition, dataset: Dataset, where: str) -> None:
 
 
 def clients_of(dataset: Dataset, options: DataConfig) -> int:
-    """`data.clients`, refused where it is 0 or more than there are samples."""
+    """The value of `data.clients`; refused if it is 0 or exceeds the number of training samples."""
     clients, samples = options.clients, len(dataset.train)
     if not 0 < clients <= samples:
         only = "; 0 works only with data.partition = 'writers' or 'by-client'" if not clients else ""
@@ -95,14 +95,14 @@ def clients_of(dataset: Dataset, options: DataConfig) -> int:
 
 
 def check_shards(clients: int, classes: int, shards: int, key: str = "data.shards") -> None:
-    """N·s shards must divide among C classes, or some would silently be lost (spec 10.1)."""
+    """Refuse N·s shards that do not divide among C classes: some samples would be lost unnoticed (spec 10.1)."""
     step = classes // math.gcd(clients, classes)
     if shards % step:
         below = shards // step * step
-        fit = f"{below} or {below + step}" if below else step
+        accepted = f"{below} or {below + step}" if below else step
         raise RequestError(
             f"{key} = {shards}: {clients} × {shards} shards do not divide among {classes} classes. "
-            f"Accepted: {fit}, or data.balance = true"
+            f"Accepted: {accepted}, or data.balance = true"
         )
 
 
@@ -122,23 +122,28 @@ def shard_slots(
 
 def deal_shards(labels: Ints, slots: Ints, clients: int, classes: int, rng: np.random.Generator) -> Rows:
     """Cut every class into as many pieces as it has slots and deal them at random (spec 10.1, steps 1, 2 and 4)."""
-    samples, places = Rows.from_owner(labels, classes), Rows.from_owner(slots, classes)
+    samples_of_class = Rows.from_owner(labels, classes)
+    slots_of_class = Rows.from_owner(slots, classes)
+    shards = len(slots) // clients
     owner = np.full(len(labels), -1)
-    for c in np.flatnonzero((samples.sizes > 0) & (places.sizes > 0)).tolist():
-        holders = rng.permutation(places.of(c)) // (len(slots) // clients)
-        owner[samples.of(c)] = holders[pieces(len(samples.of(c)), len(holders))]
+    for c in np.flatnonzero((samples_of_class.sizes > 0) & (slots_of_class.sizes > 0)).tolist():
+        holders = rng.permutation(slots_of_class.of(c)) // shards  # the client of each piece
+        rows = samples_of_class.of(c)
+        owner[rows] = holders[pieces(len(rows), len(holders))]
     return Rows.from_owner(owner, clients)
 
 
 def pieces(samples: int, count: int) -> Ints:
-    """The piece of each sample: equal consecutive pieces, then one left-over each to the first (spec 10.1, step 2)."""
-    size, rank = samples // count, np.arange(samples)
+    """The piece of each sample: equal consecutive pieces; the samples left over go to the first pieces, one each
+    (spec 10.1, step 2)."""
+    size = samples // count
+    rank = np.arange(samples)
     return np.where(rank < size * count, rank // max(size, 1), rank - size * count)
 
 
 @partitions.register("shards")
 def shards(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
-    """`data.shards` pieces of one class each per client, the same classes in train and test (FedBABU, spec 10.1)."""
+    """Clients get `data.shards` pieces of one class each, the same classes in train and test (FedBABU, spec 10.1)."""
     clients, classes = clients_of(dataset, options), dataset.classes
     check_enough(clients, options.shards, len(dataset.train))
     rng = numpy_generator(seed, "partition", "shards")
@@ -150,7 +155,7 @@ def shards(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
 
 
 def check_enough(clients: int, shards: int, samples: int) -> None:
-    """Every shard needs a training sample."""
+    """Refuse more shards than training samples."""
     if clients * shards > samples:
         raise RequestError(
             f"data.shards = {shards}: {clients} × {shards} shards are more than {samples} training "
@@ -176,7 +181,7 @@ def shards_sorted(dataset: Dataset, options: DataConfig, seed: int) -> Partition
 
 @partitions.register("iid")
 def iid(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
-    """Equal random parts; what does not divide is left out (spec 10.4)."""
+    """Equal random parts; samples that do not divide among the clients are left out (spec 10.4)."""
     clients = clients_of(dataset, options)
     rng = numpy_generator(seed, "partition", "iid")
 
@@ -189,7 +194,7 @@ def iid(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
 
 @partitions.register("iid-balanced")
 def iid_balanced(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
-    """Every client gets exactly as many samples of a class as every other (FedFN's IID, spec 10.4)."""
+    """Every client gets the same number of samples of each class (FedFN's IID, spec 10.4)."""
     clients = clients_of(dataset, options)
     rng = numpy_generator(seed, "partition", "iid-balanced")
     totals = np.bincount(dataset.train.labels, minlength=dataset.classes)
@@ -219,35 +224,36 @@ def by_client(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
 
 
 def by_writer(dataset: Dataset, options: DataConfig, seed: int, word: str) -> Partition:
-    """One client per writer of the training samples, in the order of their numbers; `word` is what they are called."""
-    by, test_by = dataset.train.writers, dataset.test.writers
-    if by is None or test_by is None:
-        missing = "who wrote its images" if word == "writers" else "whose its samples are"
+    """One client per writer of the training samples, in the order of their numbers; `word` names them in messages."""
+    train_writers, test_writers = dataset.train.writers, dataset.test.writers
+    if train_writers is None or test_writers is None:
+        missing = "who wrote its images" if word == "writers" else "to which clients its samples belong"
         also = "" if word == "writers" else ", 'csv' with data.csv.client, or 'folder' with CLIENT/CLASS/*.jpg"
         raise RequestError(
             f"data.partition = {options.partition!r}: data.source = {options.source!r} does not say {missing}. "
             f"Accepted: source 'femnist', or 'npz' with train_writers and test_writers{also}"
         )
-    known = np.unique(by)
-    if options.clients > len(known):
+    chosen = np.unique(train_writers)
+    if options.clients > len(chosen):
         raise RequestError(
-            f"data.clients = {options.clients} with data.partition = {options.partition!r}: there are {len(known)} "
-            f"{word}. Accepted: 1 to {len(known)}, or 0 for all"
+            f"data.clients = {options.clients} with data.partition = {options.partition!r}: there are {len(chosen)} "
+            f"{word}. Accepted: 1 to {len(chosen)}, or 0 for all"
         )
     if options.clients:
         rng = numpy_generator(seed, "partition", "writers")
-        known = np.sort(rng.choice(known, options.clients, replace=False))
+        chosen = np.sort(rng.choice(chosen, options.clients, replace=False))
 
-    def cut(who: Ints) -> Rows:
-        place = np.searchsorted(known, who).clip(max=len(known) - 1)
-        return Rows.from_owner(np.where(known[place] == who, place, -1), len(known))
+    def cut(writers: Ints) -> Rows:
+        place = np.searchsorted(chosen, writers).clip(max=len(chosen) - 1)
+        return Rows.from_owner(np.where(chosen[place] == writers, place, -1), len(chosen))
 
-    names = tuple(dataset.names[writer] for writer in known.tolist()) if dataset.names else ()
-    return Partition(cut(by), cut(test_by), names=names)
+    names = tuple(dataset.names[writer] for writer in chosen.tolist()) if dataset.names else ()
+    return Partition(cut(train_writers), cut(test_writers), names=names)
 
 
 def equal_counts(totals: Ints, clients: int, rng: np.random.Generator) -> Ints:
-    """Samples of each of K groups for each client [K, N]: the same for all, or 0 or 1 where there are too few."""
+    """Samples of each of K groups for each client [K, N], by the sizes of the groups [K]: equal for all clients. A
+    group with fewer than N samples gives one each to random clients."""
     counts = np.repeat(totals[:, None] // clients, clients, axis=1)
     for group in np.flatnonzero(totals < clients):
         counts[group, rng.choice(clients, totals[group], replace=False)] = 1
@@ -255,7 +261,7 @@ def equal_counts(totals: Ints, clients: int, rng: np.random.Generator) -> Ints:
 
 
 def assign(labels: Ints, counts: Ints, rng: np.random.Generator) -> Rows:
-    """Give client k `counts[c, k]` random samples of class c [C, N]; samples beyond the counts go to nobody."""
+    """Give client k `counts[c, k]` random samples of class c; `counts` [C, N]. The other samples are left out."""
     classes, clients = counts.shape
     samples = Rows.from_owner(labels, classes)
     owner = np.full(len(labels), -1)
@@ -266,8 +272,9 @@ def assign(labels: Ints, counts: Ints, rng: np.random.Generator) -> Rows:
 
 
 def long_tail(labels: Ints, classes: int, factor: float, rng: np.random.Generator) -> Ints:
-    """The rows kept, sorted: at most int(n_max · factor^(−c/(C−1))) random ones of class c (spec 10.4, as LDAM)."""
+    """The rows that are kept, sorted: at most int(n_max · factor^(−c/(C−1))) random rows of class c (spec 10.4, as in
+    LDAM)."""
     samples = Rows.from_owner(labels, classes)
     profile = samples.sizes.max() * factor ** (-np.arange(classes) / max(1, classes - 1))
-    keep = np.floor(profile + 1e-9).astype(np.int64)  # 5000 · 10^-1 is 500, whatever the rounding
+    keep = np.floor(profile + 1e-9).astype(np.int64)  # 1e-9 corrects rounding: 5000 · 10^-1 must give 500
     return np.sort(np.concatenate([rng.permutation(samples.of(c))[: keep[c]] for c in range(classes)]))

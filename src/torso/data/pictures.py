@@ -1,4 +1,5 @@
-"""Images as people have them (Pillow images, arrays with the channels last or first, one or many) as Torso stores them.
+"""Conversion of the images that users pass for prediction to the stored format: Pillow images, arrays with the channels
+last or first, one image or many.
 
 n images of H × W pixels with C channels.
 """
@@ -18,7 +19,7 @@ from torso.errors import RequestError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # what Pillow calls images of so many channels
+_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # number of channels → mode of Pillow
 _EXPECTED = "uint8 (0 to 255)"
 
 
@@ -26,7 +27,7 @@ def as_stored(kind: Pixels, samples: Any) -> Any:
     """Images as [n, H, W, C], from a Pillow image or an array, or from a list of them; an array may also be
     [n, C, H, W], one image ([H, W, C], [C, H, W]) or, of grey images, [n, H, W] or [H, W].
 
-    Nothing is resized. What fits no form comes back as it is, and `Pixels.accept` says what is wrong with it."""
+    Nothing is resized. An array of any other shape is returned unchanged; `Pixels.accept` then refuses it."""
     if isinstance(samples, Sequence) and len(samples) and not isinstance(samples, str | bytes):
         if all(_is_single(sample) for sample in samples):
             return np.concatenate([_one(kind, sample, f"image {place}") for place, sample in enumerate(samples)])
@@ -56,14 +57,14 @@ def _one(kind: Pixels, sample: Any, where: str) -> Array:
 
 
 def _of_pillow(kind: Pixels, image: Image, where: str) -> Array:
-    """The image upright (EXIF), in as many channels as the model takes."""
+    """The image as [1, H, W, C], turned by its EXIF orientation, with the channels that the model takes."""
     from PIL import ImageOps
 
     upright = ImageOps.exif_transpose(image)
     if upright.size != (kind.width, kind.height):
         raise RequestError(
             f"{where} is {upright.width}×{upright.height} (width × height). Expected: {kind.width}×{kind.height}, as "
-            f"those that the model was trained on; image.resize(({kind.width}, {kind.height})) makes it so"
+            f"those that the model was trained on; use image.resize(({kind.width}, {kind.height}))"
         )
     if upright.mode[0] in "IF":
         raise RequestError(f"{where} has {too_deep(upright.mode)}. Expected: 8-bit grey or colour")
@@ -84,22 +85,26 @@ def _channels_last(kind: Pixels, array: Array) -> Array:
 
 
 def _single(kind: Pixels, array: Array) -> Array | None:
-    """One image as [1, H, W, C]; None: it is no single image of this kind."""
+    """One image as [1, H, W, C]; None: the array is not a single image of this kind."""
     channels, height, width = kind.shape
-    last, first = array.shape == (height, width, channels), array.shape == (channels, height, width)
-    if last and first and channels > 1:
+    channels_last = array.shape == (height, width, channels)
+    channels_first = array.shape == (channels, height, width)
+    if channels_last and channels_first and channels > 1:
         raise RequestError(
-            f"the image is {list(array.shape)}: nobody can tell where its channels are. "
+            f"the image is {list(array.shape)}: its channels may be its first or its last dimension. "
             f"Expected: [1, {height}, {width}, {channels}], the channels last"
         )
-    if last:
+    if channels_last:
         return array[None]
-    if first:
+    if channels_first:
         return array.transpose(1, 2, 0)[None]
-    return array[None, ..., None] if channels == 1 and array.shape == (height, width) else None
+    if channels == 1 and array.shape == (height, width):
+        return array[None, ..., None]
+    return None
 
 
 def _forms(kind: Pixels) -> str:
+    """The accepted shapes of one image, for messages."""
     channels, height, width = kind.shape
     flat = f" or [{height}, {width}]" if channels == 1 else ""
     return f"[{height}, {width}, {channels}], [{channels}, {height}, {width}]{flat}"

@@ -1,4 +1,4 @@
-"""Images of one size: uint8 [n, H, W, C] with H × W pixels and C channels."""
+"""`Pixels`: images of one size, uint8 [n, H, W, C] with H × W pixels and C channels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torso.data.input_base import (
 from torso.errors import RequestError
 from torso.kinds import Count, Many
 
-_CHANNELS = 4  # of pictures that people take: red, green, blue and how opaque a pixel is
+_CHANNELS = 4  # most channels of usual images: red, green, blue, alpha
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Pixels(Input):
 
     @staticmethod
     def array(where: str, images: Any) -> Array:
-        """Images of unknown origin and any size as uint8 [n, H, W, C]."""
+        """Images of unknown origin and any size, checked, as uint8 [n, H, W, C]."""
         images = as_array(images)
         if images.dtype != np.uint8 or images.ndim not in {3, 4} or 0 in images.shape[1:]:
             raise RequestError(
@@ -62,7 +62,7 @@ class Pixels(Input):
 
     @classmethod
     def of(cls, images: Array) -> Pixels:
-        """The kind of stored images, without its constants."""
+        """The kind of stored images, without mean and std."""
         _, height, width, channels = images.shape
         return cls(channels, height, width)
 

@@ -1,4 +1,4 @@
-"""Which rows belong to which client, as two arrays (CSR), so that a million clients cost no Python object each."""
+"""`Rows`: the rows of every client in two arrays (CSR format), so that a million clients need no Python object each."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from torso.data.images import Ints
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Client k owns `order[offsets[k]:offsets[k + 1]]`."""
+    """The rows of every client: client k owns `order[offsets[k]:offsets[k + 1]]`."""
 
-    order: Ints  # [rows that somebody owns]
+    order: Ints  # [rows that belong to a client]
     offsets: Ints  # [clients + 1]
 
     @classmethod
     def from_owner(cls, owner: Ints, clients: int) -> Rows:
-        """From the client of each row, −1 where nobody owns it; a client's rows stay in data-set order."""
+        """Rows by the client of each row; −1: the row belongs to no client. A client's rows stay in data-set order."""
         sizes = np.bincount(owner[owner >= 0], minlength=clients)
         return cls.from_sizes(np.argsort(owner, kind="stable")[len(owner) - sizes.sum() :], sizes)
 
     @classmethod
     def from_sizes(cls, order: Ints, sizes: Ints) -> Rows:
-        """From rows that already lie client after client, and how many each client has."""
+        """Rows by `order`, in which they are already sorted by client, and the number of rows of each client."""
         return cls(order.astype(np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[int]]) -> Rows:
+        """Rows by a list of the rows of each client."""
         order = np.concatenate([np.zeros(0, np.int64), *(np.asarray(rows, np.int64) for rows in lists)])
         return cls.from_sizes(order, np.array([len(rows) for rows in lists], np.int64))
 

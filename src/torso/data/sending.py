@@ -1,4 +1,4 @@
-"""Numbers of the host on the device, without waiting for it."""
+"""Copies of numbers from the host to the device that do not block the host."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 
 def on_device(device: torch.device, numbers: Sequence[float] | Sequence[Sequence[int]]) -> Tensor:
-    """Numbers of the host on the device, without waiting for it."""
+    """Copy numbers to the device without blocking the host."""
     made = torch.tensor(numbers)
     return _to(device, made) if device.type == "cuda" else made
 
 
-_FEW_BYTES = 1 << 15  # up to these the driver takes a copy of what is sent, and nobody waits
+_FEW_BYTES = 1 << 15  # up to this size the CUDA driver copies pageable memory at once and does not block
 
 
 def _to(device: torch.device, made: Tensor) -> Tensor:
@@ -26,5 +26,5 @@ def _to(device: torch.device, made: Tensor) -> Tensor:
 
 
 def sent_to(device: torch.device, numbers: NDArray[Any]) -> Tensor:
-    """An array of the host on the device, without waiting for it."""
+    """Copy an array to the device without blocking the host."""
     return _to(device, torch.from_numpy(numbers))

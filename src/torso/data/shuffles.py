@@ -1,5 +1,5 @@
-"""What the randomness of a pass over the data is keyed by: (seed, purpose, round), and the client and epoch that it is
-used for."""
+"""`Shuffle`: the keys (seed, purpose, round) of the random numbers of a pass over the data. Client and epoch are added
+where the numbers are drawn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Shuffle:
-    """What randomness one pass over the data is keyed by."""
+    """The keys of the random numbers of one pass over the data, the same for all clients of a stack."""
 
     seed: int
     purpose: str
@@ -20,6 +20,7 @@ class Shuffle:
         return self
 
     def for_use(self, use: str) -> Shuffle:
+        """A shuffle with other random numbers, for another use of the same data."""
         return replace(self, purpose=f"{self.purpose} {use}")
 
     def of_places(self, order: Sequence[int]) -> Shuffle:
@@ -29,13 +30,13 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Shuffles(Shuffle):
-    """Clients of several runs in one stack, each with its own run's randomness."""
+    """The shuffle of a stack with clients of several runs: each client has the keys of its own run."""
 
-    each: tuple[Shuffle, ...] = ()
+    each: tuple[Shuffle, ...] = ()  # [G]
 
     @classmethod
     def beside(cls, parts: Sequence[tuple[Shuffle, int]]) -> Shuffles:
-        """The shuffles of runs that stand side by side, each with so many clients."""
+        """The shuffle of several runs in one stack; `parts`: the shuffle of each run and its number of clients."""
         first = parts[0][0]
         every = tuple(shuffle.of(place) for shuffle, clients in parts for place in range(clients))
         return cls(first.seed, first.purpose, first.round, every)

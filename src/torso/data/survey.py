@@ -1,4 +1,4 @@
-"""What there is in some data before anything trains, and what a person should know of it. Pure functions.
+"""A survey of data before training: counts, duplicates, and findings that the user should know. Pure functions.
 
 n samples, N clients, C classes.
 """
@@ -21,16 +21,16 @@ EXAMPLES = 5  # of duplicates, and of names in a sentence
 
 @dataclass(frozen=True, eq=False)
 class Inventory:
-    """Every sample that can be read: whose it is, of which class, in which part, and what it contains."""
+    """All readable samples of some data: their clients, classes, splits and checksums."""
 
     labels: Ints  # [n]
-    clients: Ints  # [n]; all 0 where the data name nobody
-    test: NDArray[np.bool_]  # [n]
-    digests: Sequence[bytes]  # [n]; equal for equal content
-    names: Sequence[str]  # [n], for people
+    clients: Ints  # [n], numbers of clients; all 0 if the data name no clients
+    test: NDArray[np.bool_]  # [n], whether the sample is in the test part
+    digests: Sequence[bytes]  # [n], checksums; equal for equal content
+    names: Sequence[str]  # [n], names of samples for messages
     class_names: tuple[str, ...]
     client_names: tuple[str, ...] = ()
-    parted: bool = True  # whether the data say what is for testing
+    parted: bool = True  # whether the data have a test part
     sizes: Sequence[tuple[int, int]] = ()  # [n], (height, width) of images
     grey: NDArray[np.bool_] | None = None  # [n], of images
     broken: tuple[Broken, ...] = ()
@@ -39,37 +39,37 @@ class Inventory:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Samples of the same content: in how many groups, how many of them, and the first groups by name."""
+    """Samples with the same content."""
 
-    groups: int
-    samples: int
-    examples: tuple[tuple[str, ...], ...]
+    groups: int  # number of groups of equal samples
+    samples: int  # in all groups
+    examples: tuple[tuple[str, ...], ...]  # names of the samples of the first groups
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The answer to `torso data look`; `train` and `test` are counts per client and class [N][C]."""
+    """The result of `torso data look`."""
 
     samples: int
-    noun: str
-    clients: tuple[str, ...]
-    classes: tuple[str, ...]
-    train: tuple[tuple[int, ...], ...]
-    test: tuple[tuple[int, ...], ...]
-    parted: bool
+    noun: str  # "images", for messages
+    clients: tuple[str, ...]  # names
+    classes: tuple[str, ...]  # names
+    train: tuple[tuple[int, ...], ...]  # [N][C], number of samples
+    test: tuple[tuple[int, ...], ...]  # [N][C], number of samples
+    parted: bool  # whether the data have a test part
     sizes: tuple[tuple[int, int, int], ...]  # (height, width, images), the most frequent first
-    grey: int
-    colour: int
+    grey: int  # number of grey images
+    colour: int  # number of colour images
     broken: tuple[Broken, ...]
-    duplicates: dict[str, Duplicates]
-    findings: tuple[str, ...] = field(default=())
+    duplicates: dict[str, Duplicates]  # by kind: between_clients, between_train_and_test, between_classes, in_all
+    findings: tuple[str, ...] = field(default=())  # sentences for the user
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def survey(found: Inventory) -> Survey:
-    """Count, compare, and say what is odd."""
+    """The survey of all samples of an inventory."""
     train, test = (_counts(found, part) for part in (~found.test, found.test))
     made = Survey(
         samples=len(found.labels),
@@ -89,39 +89,45 @@ def survey(found: Inventory) -> Survey:
 
 
 def _counts(found: Inventory, part: NDArray[np.bool_]) -> Ints:
+    """Number of samples of each client and class [N, C] in a part."""
     clients, classes = max(1, len(found.client_names)), len(found.class_names)
     cells = np.bincount(found.clients[part] * classes + found.labels[part], minlength=clients * classes)
     return cells.reshape(clients, classes)
 
 
 def duplicates(found: Inventory) -> dict[str, Duplicates]:
-    """Groups of equal content: between clients, between train and test, between classes, and any at all."""
+    """Groups of samples with equal content: between clients, between train and test, between classes, and all."""
     groups: dict[bytes, list[int]] = {}
     for row, digest in enumerate(found.digests):
         groups.setdefault(digest, []).append(row)
-    several = [rows for rows in groups.values() if len(rows) > 1]
+    in_all = [rows for rows in groups.values() if len(rows) > 1]
     kinds = {
         "between_clients": found.clients,
         "between_train_and_test": found.test,
         "between_classes": found.labels,
     }
-    apart = {kind: [rows for rows in several if len(set(by[rows].tolist())) > 1] for kind, by in kinds.items()}
-    return {kind: _told(rows, found.names) for kind, rows in {**apart, "in_all": several}.items()}
+    by_kind = {
+        kind: _named([rows for rows in in_all if len(set(values[rows].tolist())) > 1], found.names)
+        for kind, values in kinds.items()
+    }
+    return {**by_kind, "in_all": _named(in_all, found.names)}
 
 
-def _told(groups: Sequence[Sequence[int]], names: Sequence[str]) -> Duplicates:
-    some = tuple(tuple(names[row] for row in rows[:EXAMPLES]) for rows in groups[:EXAMPLES])
-    return Duplicates(len(groups), sum(map(len, groups)), some)
+def _named(groups: Sequence[Sequence[int]], names: Sequence[str]) -> Duplicates:
+    examples = tuple(tuple(names[row] for row in rows[:EXAMPLES]) for rows in groups[:EXAMPLES])
+    return Duplicates(len(groups), sum(map(len, groups)), examples)
 
 
 def findings(found: Survey) -> list[str]:
-    """Sentences on what a person should know, the gravest first."""
-    said = [*_on_files(found), *_on_duplicates(found), *_on_classes(found), *_on_clients(found)]
+    """Sentences on what the user should know, the most serious first."""
+    sentences = [*_on_files(found), *_on_duplicates(found), *_on_classes(found), *_on_clients(found)]
     if not found.parted:
-        some = bool(np.max(np.add(found.train, found.test), initial=0) > 1)
-        held = "A part of each client is held out to test on." if some else "No class has a sample to spare: add some."
-        said.append(f"There is no test part. {held}")
-    return said
+        can_spare = bool(np.max(np.add(found.train, found.test), initial=0) > 1)
+        held = "A part of each client is held out to test on."
+        if not can_spare:
+            held = "No class has a sample to spare: add some."
+        sentences.append(f"There is no test part. {held}")
+    return sentences
 
 
 def _some(names: Sequence[str]) -> str:
@@ -130,19 +136,23 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _on_files(found: Survey) -> list[str]:
-    said = []
+    sentences = []
     if found.broken:
         named = _some([f"{file.name} ({file.reason})" for file in found.broken])
-        said.append(f"Files that cannot be read: {len(found.broken)}. A run leaves them out: {named}.")
+        sentences.append(f"Files that cannot be read: {len(found.broken)}. A run leaves them out: {named}.")
     if found.grey and found.colour:
-        said.append(f"Grey and colour are mixed: {found.grey} grey, {found.colour} colour. All are read as colour.")
+        sentences.append(
+            f"Grey and colour are mixed: {found.grey} grey, {found.colour} colour. All are read as colour."
+        )
     if len(found.sizes) > 1:
-        (height, width, count), least, most = found.sizes[0], min(found.sizes)[:2], max(found.sizes)[:2]
-        said.append(
+        height, width, count = found.sizes[0]
+        least = min(found.sizes)[:2]
+        most = max(found.sizes)[:2]
+        sentences.append(
             f"Images have {len(found.sizes)} sizes, from {least[1]}×{least[0]} to {most[1]}×{most[0]}; "
             f"{count} are {width}×{height}. They need data.size."
         )
-    return said
+    return sentences
 
 
 def _times(count: int) -> str:
@@ -157,36 +167,42 @@ _WORDS = {
 
 
 def _on_duplicates(found: Survey) -> list[str]:
-    said = []
+    sentences = []
     for kind, words in _WORDS.items():
-        those = found.duplicates[kind]
-        if those.groups:
-            example = " = ".join(those.examples[0])
-            said.append(f"{words} ({_times(those.groups)}, {those.samples} {found.noun}), such as {example}.")
-    every = found.duplicates["in_all"]
-    if every.groups and not said:
-        where = " One copy may be trained on and another be tested." if not found.parted else ""
-        example = " = ".join(every.examples[0])
-        times = f"{_times(every.groups)}, {every.samples} {found.noun}"
-        said.append(f"The same content is there several times ({times}), such as {example}.{where}")
-    return said
+        groups = found.duplicates[kind]
+        if groups.groups:
+            example = " = ".join(groups.examples[0])
+            sentences.append(f"{words} ({_times(groups.groups)}, {groups.samples} {found.noun}), such as {example}.")
+    in_all = found.duplicates["in_all"]
+    if in_all.groups and not sentences:
+        warning = " One copy may be trained on and another be tested." if not found.parted else ""
+        example = " = ".join(in_all.examples[0])
+        times = f"{_times(in_all.groups)}, {in_all.samples} {found.noun}"
+        sentences.append(f"The same content is there several times ({times}), such as {example}.{warning}")
+    return sentences
 
 
 def _on_classes(found: Survey) -> list[str]:
     train, test = (np.array(counts).sum(0) for counts in (found.train, found.test))
     names = np.array(found.classes, dtype=object)
-    said = []
-    if nobody := names[train + test == 0].tolist():
-        said.append(f"Classes without a sample: {_some(nobody)}. Classes count from 0.")
-    if (strange := names[(train == 0) & (test > 0)].tolist()) and found.parted:
-        said.append(f"Classes in test only: {_some(strange)}. A run refuses them: add some to train, or remove them.")
-    if (unseen := names[(train > 0) & (test == 0)].tolist()) and found.parted:
-        said.append(f"Classes without a test sample: {_some(unseen)}. Nothing says how well they are learned.")
-    if single := names[train + test == 1].tolist():
-        said.append(f"Classes with one sample: {_some(single)}. It is trained on, and never tested.")
+    sentences = []
+    empty = names[train + test == 0].tolist()
+    only_test = names[(train == 0) & (test > 0)].tolist()
+    only_train = names[(train > 0) & (test == 0)].tolist()
+    single = names[train + test == 1].tolist()
+    if empty:
+        sentences.append(f"Classes without a sample: {_some(empty)}. Classes count from 0.")
+    if only_test and found.parted:
+        sentences.append(
+            f"Classes in test only: {_some(only_test)}. A run refuses them: add some to train, or remove them."
+        )
+    if only_train and found.parted:
+        sentences.append(f"Classes without a test sample: {_some(only_train)}. Nothing says how well they are learned.")
+    if single:
+        sentences.append(f"Classes with one sample: {_some(single)}. It is trained on, and never tested.")
     if len(found.classes) == 1:
-        said.append(f"There is one class, {found.classes[0]}. There is nothing to tell apart.")
-    return said
+        sentences.append(f"There is one class, {found.classes[0]}. There is nothing to tell apart.")
+    return sentences
 
 
 def _on_clients(found: Survey) -> list[str]:
@@ -194,13 +210,18 @@ def _on_clients(found: Survey) -> list[str]:
         return ["The data name no clients. A run deals them out (data.partition)."]
     train, test = np.array(found.train), np.array(found.test)
     names = np.array(found.clients, dtype=object)
-    said = []
-    if one := names[((train + test) > 0).sum(1) == 1].tolist():
-        said.append(f"Clients with one class: {_some(one)}. Such a client's model may always give that class.")
-    if late := names[train.sum(1) == 0].tolist():
-        said.append(f"Clients without a training sample: {_some(late)}. A run leaves them out.")
-    if found.parted and (blind := names[(test.sum(1) == 0) & (train.sum(1) > 0)].tolist()):
-        said.append(f"Clients without a test sample: {_some(blind)}. They train and are not measured.")
+    sentences = []
+    one_class = names[((train + test) > 0).sum(1) == 1].tolist()
+    only_test = names[train.sum(1) == 0].tolist()
+    only_train = names[(test.sum(1) == 0) & (train.sum(1) > 0)].tolist()
+    if one_class:
+        sentences.append(
+            f"Clients with one class: {_some(one_class)}. Such a client's model may always give that class."
+        )
+    if only_test:
+        sentences.append(f"Clients without a training sample: {_some(only_test)}. A run leaves them out.")
+    if found.parted and only_train:
+        sentences.append(f"Clients without a test sample: {_some(only_train)}. They train and are not measured.")
     if len(names) == 1:
-        said.append(f"There is one client, {names[0]}. A federation needs two or more to learn from each other.")
-    return said
+        sentences.append(f"There is one client, {names[0]}. A federation needs two or more to learn from each other.")
+    return sentences

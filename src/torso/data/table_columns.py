@@ -1,4 +1,5 @@
-"""The columns of a table that features are made of, as plain data: two clients can put theirs together without a row.
+"""`Column`: how a column of a table becomes features. It is plain data, so clients can agree on columns without sending
+a row.
 
 n rows, F features.
 """
@@ -16,10 +17,11 @@ from torso.kinds import Many
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers is one feature; one of categories has a feature of 0 and 1 for each of them."""
+    """A column of a table. A column of numbers is one feature; a column of categories has one feature, 0 or 1, for each
+    category."""
 
     name: str
-    categories: Many[str] = ()  # sorted; "" is that of empty cells. No categories: numbers
+    categories: Many[str] = ()  # sorted; "" is the category of empty cells; none: a column of numbers
 
     @property
     def holds(self) -> str:
@@ -27,11 +29,13 @@ class Column:
 
     @property
     def features(self) -> tuple[str, ...]:
+        """The names of its features."""
         return tuple(f"{self.name}={category}" for category in self.categories) or (self.name,)
 
     @property
     def keys(self) -> list[tuple[str, str | None]]:
-        """What tells its features from those of other columns: a column of numbers may be called `city=Rome`, too."""
+        """(column, category or None) of each feature. Names would not do: a column of numbers may be called
+        `city=Rome`."""
         return [(self.name, category) for category in self.categories or (None,)]
 
 
@@ -43,42 +47,44 @@ def features_of(columns: Columns) -> tuple[str, ...]:
 
 
 def kinds_of(columns: Columns) -> Mapping[str, str]:
-    """What each column holds, by its name."""
+    """Name of each column → whether it holds numbers or categories."""
     return {column.name: column.holds for column in columns}
 
 
 def together(tables: Sequence[Columns]) -> tuple[Column, ...]:
-    """The columns in the order of the first table, with the categories of all. All have the same columns."""
-    known: dict[str, set[str]] = {column.name: set() for column in tables[0]}
-    for column in (column for table in tables for column in table):
-        known[column.name].update(column.categories)
-    return tuple(Column(name, tuple(sorted(categories))) for name, categories in known.items())
+    """The columns in the order of the first table, with the categories of all tables. All have the same columns."""
+    categories: dict[str, set[str]] = {column.name: set() for column in tables[0]}
+    for table in tables:
+        for column in table:
+            categories[column.name].update(column.categories)
+    return tuple(Column(name, tuple(sorted(found))) for name, found in categories.items())
 
 
 def arranged(samples: Array, have: Columns, want: Columns) -> Array:
-    """Samples [n, F] with the features of other columns, in their order: 0 where there was no such category."""
+    """Samples [n, F] rearranged from the features of columns `have` to those of `want`; a new feature is 0."""
     if tuple(have) == tuple(want):
         return samples
-    place = {key: number for number, key in enumerate(_keys(have))}
-    found = np.zeros((len(samples), len(_keys(want))), samples.dtype)
-    for number, key in enumerate(_keys(want)):
-        if key in place:
-            found[:, number] = samples[:, place[key]]
-    return found
+    old_place = {key: place for place, key in enumerate(_keys(have))}
+    new_keys = _keys(want)
+    rearranged = np.zeros((len(samples), len(new_keys)), samples.dtype)
+    for place, key in enumerate(new_keys):
+        if key in old_place:
+            rearranged[:, place] = samples[:, old_place[key]]
+    return rearranged
 
 
 def met(samples: Array, columns: Columns) -> tuple[Column, ...]:
-    """The columns with those categories that at least one of the samples [n, F] has."""
+    """The columns with only those categories that at least one of the samples [n, F] has."""
     keys = _keys(columns)
-    there = {keys[place] for place in np.flatnonzero((samples != 0).any(axis=0))}
+    present = {keys[place] for place in np.flatnonzero((samples != 0).any(axis=0))}
     return tuple(
-        Column(column.name, tuple(one for one in column.categories if (column.name, one) in there))
+        Column(column.name, tuple(one for one in column.categories if (column.name, one) in present))
         for column in columns
     )
 
 
 def unknown(columns: Columns, among: Columns) -> tuple[str, ...]:
-    """Features of columns that others do not have."""
+    """The features of `columns` that the columns `among` do not have."""
     known = set(_keys(among))
     named = zip(_keys(columns), features_of(columns), strict=True)
     return tuple(feature for key, feature in named if key not in known)

@@ -1,4 +1,4 @@
-"""Raw texts: a data set has them only between reading and fitting (fit.py), which turns them into Tokens."""
+"""`Texts`: raw texts. A data set has them only until fit.py turns them into Tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torso.errors import RequestError
 
 @dataclass(frozen=True)
 class Texts(Input):
-    """Texts as they were written, str [n] in an array of objects; no network takes them."""
+    """Raw texts, str [n] in an array of objects. No network takes them."""
 
     many: ClassVar[str] = "texts"
     noun: ClassVar[str] = "texts"
@@ -44,17 +44,17 @@ class Texts(Input):
         _not_yet()
 
     def accept(self, where: str, samples: Any) -> Array:
-        """Texts of unknown origin; an empty one is refused."""
-        found = np.empty(len(samples), dtype=object)
+        """Texts of unknown origin as an array of objects; an empty text is refused."""
+        texts = np.empty(len(samples), dtype=object)
         for row, text in enumerate(samples):
             if not isinstance(text, str):
                 raise RequestError(f"{where}: text {row + 1} is {type(text).__name__}. Expected: a text")
             if not text.strip():
                 raise RequestError(f"{where}: text {row + 1} is empty. Expected: at least one word")
-            found[row] = text
-        refuse_none(where, "texts", found)
-        return found
+            texts[row] = text
+        refuse_none(where, "texts", texts)
+        return texts
 
 
 def _not_yet() -> NoReturn:
-    raise RequestError("texts are to be turned into token ids first (torso.data.fit.fitted)")
+    raise RequestError("texts must be turned into token ids first (torso.data.fit.fitted)")

@@ -1,4 +1,4 @@
-"""Texts as token sequences, made once, when the data are read. n texts, L tokens."""
+"""Tokenising a data set of texts, once, when the data are read. n texts, L tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def tokenised(dataset: Dataset, options: DataConfig, wants: Wants) -> Dataset:
-    """A data set of texts as one of Tokens, padded to the longest text or to what the body takes."""
+    """The data set of texts as one of Tokens, padded to the longest text, or cut to what the body takes."""
     tokenizer = wants.tokenizer or Words(options.text.vocabulary)
     limit = limit_of(options.text, tokenizer, wants)
     parts = [tokenizer.encode(part.samples.tolist()) for part in (dataset.train, dataset.test)]
@@ -31,12 +31,12 @@ def tokenised(dataset: Dataset, options: DataConfig, wants: Wants) -> Dataset:
         train=_with(dataset.train, kind.accept("texts", train.ids)),
         test=_with(dataset.test, kind.accept("texts", test.ids)),
         input=kind,
-        remarks=(*dataset.remarks, *_told(options.source, [train, test], limit, wants)),
+        remarks=(*dataset.remarks, *_remark_on_cuts(options.source, [train, test], limit, wants)),
     )
 
 
 def limit_of(text: TextConfig, tokenizer: Tokenizer, wants: Wants) -> int:
-    """The most tokens of a text: what data.text.length says, or what the body takes."""
+    """The most tokens of a text: `data.text.length`, or if that is 0 what the tokenizer's body takes."""
     least, most = len(tokenizer.ending) + 2, tokenizer.length
     if not text.length:
         return most
@@ -49,43 +49,46 @@ def limit_of(text: TextConfig, tokenizer: Tokenizer, wants: Wants) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Padded:
-    """Sequences [n, L], how many of them were cut, and the longest text in tokens."""
+    """Texts as sequences of token ids, all of one length."""
 
-    ids: Array
-    cut: int
-    longest: int
+    ids: Array  # int32 [n, L]
+    cut: int  # number of texts that were cut
+    longest: int  # tokens of the longest text before cutting
 
 
 def padded(texts: Sequence[str], kind: Tokens, tokenizer: Tokenizer) -> Padded:
-    """Texts as sequences of a known kind: for a model that is trained already."""
+    """Texts as sequences of a known kind, for a model that has been trained."""
     return _padded(tokenizer.encode(texts), kind.length, tokenizer)
 
 
 def are_texts(data: Any) -> bool:
-    """Whether an object of a program is a list of texts."""
+    """Whether an object is a list or tuple of texts, and not empty."""
     return isinstance(data, list | tuple) and bool(data) and all(isinstance(text, str) for text in data)
 
 
-def _padded(every: Sequence[Sequence[int]], length: int, tokenizer: Tokenizer) -> Padded:
-    """Sequences of one length. A longer one loses its end, but keeps the special tokens there."""
-    made = np.full((len(every), length), tokenizer.pad, dtype=np.int32)
+def _padded(sequences: Sequence[Sequence[int]], length: int, tokenizer: Tokenizer) -> Padded:
+    """Sequences padded or cut to one length. A sequence that is cut keeps the special tokens at its end."""
+    padded_ids = np.full((len(sequences), length), tokenizer.pad, dtype=np.int32)
     ending = tokenizer.ending
-    for row, ids in enumerate(every):
+    for row, ids in enumerate(sequences):
         kept = ids if len(ids) <= length else [*ids[: length - len(ending)], *ending]
-        made[row, : len(kept)] = kept
-    return Padded(made, sum(len(ids) > length for ids in every), max(map(len, every), default=0))
+        padded_ids[row, : len(kept)] = kept
+    cut = sum(len(ids) > length for ids in sequences)
+    return Padded(padded_ids, cut, longest=max(map(len, sequences), default=0))
 
 
 def _with(part: Labelled, ids: Array) -> Samples:
     return Samples(ids, part.labels, part.writers)
 
 
-def _told(source: str, parts: Sequence[Padded], limit: int, wants: Wants) -> tuple[str, ...]:
-    cut, every = sum(part.cut for part in parts), sum(len(part.ids) for part in parts)
+def _remark_on_cuts(source: str, parts: Sequence[Padded], limit: int, wants: Wants) -> tuple[str, ...]:
+    cut = sum(part.cut for part in parts)
     if not cut:
         return ()
-    longest, by = max(part.longest for part in parts), f" ({wants.by})" if wants.tokenizer is not None else ""
+    texts = sum(len(part.ids) for part in parts)
+    longest = max(part.longest for part in parts)
+    by = f" ({wants.by})" if wants.tokenizer is not None else ""
     return (
-        f"data.source = {source!r}: {cut} of {every} texts are longer than {limit} tokens{by} and were cut there; the "
+        f"data.source = {source!r}: {cut} of {texts} texts are longer than {limit} tokens{by} and were cut there; the "
         f"longest has {longest}",
     )

@@ -1,4 +1,4 @@
-"""Tokenizers: that of a body which was trained elsewhere, and a small one for bodies that bring none."""
+"""Tokenizers: `FromFile` for a body that was trained elsewhere, `Words` for bodies that bring no tokenizer."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from torso.data.wants import Tokenizer
 from torso.errors import RequestError
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-_NO_WORD, _FIRST = 1, 2  # 0 is padding; ids of words begin at 2
-_WORDS = "words-"  # so begins the identity of the built-in tokenizer; its vocabulary follows
-LONGEST = 512  # tokens, where no body says how many it takes
+_NO_WORD = 1  # the token of a text without words; 0 is padding
+_FIRST = 2  # the first id of a word
+_WORDS = "words-"  # the identity of the built-in tokenizer is this prefix and its vocabulary
+LONGEST = 512  # most tokens of a text, if the body has no limit
 
 
 @dataclass(frozen=True)
 class Words:
-    """Lower-cased words and punctuation marks; the id of each is a hash of it. It learns nothing from data, so the
-    clients of a federation have the same one without talking about it."""
+    """The built-in tokenizer: splits a text into lower-cased words and punctuation marks, whose ids are hashes of them.
+
+    It learns nothing from data, so all clients of a federation have the same one without communication."""
 
     vocabulary: int
     length: int = LONGEST
@@ -43,7 +45,7 @@ class Words:
         return f"the built-in word tokenizer ({self.vocabulary} ids)"
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """A text without a word is one token of its own."""
+        """The ids of each text; a text without words is one special token."""
         return [[self._id(word) for word in _words_of(text)] or [_NO_WORD] for text in texts]
 
     def _id(self, word: str) -> int:
@@ -56,13 +58,13 @@ def _words_of(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class FromFile:
-    """The content of a tokenizer.json, which the library `tokenizers` runs: no pickle and no code from outside."""
+    """The tokenizer of a tokenizer.json, run by the library `tokenizers`: no pickle and no foreign code."""
 
-    content: str = field(repr=False)
-    vocabulary: int  # rows of the body's table of embeddings
-    pad: int
-    length: int
-    whose: str = field(default="", compare=False)  # for messages
+    content: str = field(repr=False)  # of the file
+    vocabulary: int  # number of rows of the body's embedding table
+    pad: int  # id of padding
+    length: int  # most tokens that the body takes
+    whose: str = field(default="", compare=False)  # the body that it belongs to, for messages
 
     def __post_init__(self) -> None:
         size = _opened(self.content, self.whose).get_vocab_size()
@@ -82,23 +84,27 @@ class FromFile:
 
     @cached_property
     def ending(self) -> tuple[int, ...]:
-        """Special tokens at the end of every text, which stay when it is cut."""
+        """Special tokens at the end of every text, which stay when it is cut. They are found by comparing the ids of an
+        empty text with those of one word."""
         empty, word = (self._ids([text])[0] for text in ("", "a"))
-        same = next((i for i, (a, b) in enumerate(zip(empty, word, strict=False)) if a != b), len(empty))
-        return tuple(empty[same:]) if len(word) > len(empty) else ()
+        if len(word) <= len(empty):
+            return ()
+        common = next((place for place, (a, b) in enumerate(zip(empty, word, strict=False)) if a != b), len(empty))
+        return tuple(empty[common:])
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self._ids(texts)
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """A text that spells the padding token out has it left out: no token may have its id."""
-        found = _opened(self.content, self.whose).encode_batch(list(texts))
-        return [[number for number in one.ids if number != self.pad] for one in found]
+        """The ids of each text. The padding token is removed if a text spells it out, because no token may have its
+        id."""
+        encodings = _opened(self.content, self.whose).encode_batch(list(texts))
+        return [[number for number in encoding.ids if number != self.pad] for encoding in encodings]
 
 
 @cache
 def _opened(content: str, whose: str) -> Any:
-    """The tokenizer itself, without cutting or padding of its own."""
+    """The library's tokenizer with its own truncation and padding switched off."""
     try:
         import tokenizers
     except ImportError:
@@ -113,12 +119,12 @@ def _opened(content: str, whose: str) -> Any:
 
 
 def stored(tokenizer: Tokenizer | None) -> str:
-    """What a model file holds of a tokenizer, beside its identity: the content of its file, if it has any."""
+    """The content of a tokenizer's file, which a model file stores besides the identity; "" for the built-in one."""
     return tokenizer.content if isinstance(tokenizer, FromFile) else ""
 
 
 def tokenizer_of(identity: str, content: str, vocabulary: int, pad: int, length: int, whose: str) -> Tokenizer | None:
-    """The tokenizer that a model file names and holds; None where it names none."""
+    """The tokenizer of a model file, by the stored identity and content; None if it stores none."""
     if not identity:
         return None
     size = identity.removeprefix(_WORDS)

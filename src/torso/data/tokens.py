@@ -1,4 +1,4 @@
-"""Sequences of tokens: int32 [n, L], L tokens."""
+"""`Tokens`: sequences of token ids, int32 [n, L] with L tokens."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from torso.kinds import Count, CountOrZero
 class Tokens(Input):
     """Sequences of token ids, 0 to `vocabulary` − 1, all padded to `length` with the id `pad`.
 
-    One tensor carries ids and mask: a place that holds `pad` is no token, and no token has that id. So a body unpacks
-    x [G, B, L] as `ids, mask = x, x != pad`."""
+    One tensor holds both ids and mask, because no token has the id `pad`. A body unpacks x [G, B, L] as
+    `ids, mask = x, x != pad`."""
 
     length: Count
     vocabulary: Count
     pad: CountOrZero = 0
-    tokenizer: str = field(default="", repr=False)  # identity of what made ids of texts (tokenizers.py), if known
+    tokenizer: str = field(default="", repr=False)  # identity of the tokenizer (tokenizers.py), if known
     kind: Literal["tokens"] = "tokens"
 
     many: ClassVar[str] = "token sequences"
@@ -42,7 +42,7 @@ class Tokens(Input):
 
     @staticmethod
     def array(where: str, ids: Any, mask: Any = None, pad: int | None = None) -> Array:
-        """Sequences of unknown origin as int32 [n, L]; where the mask is 0, the id becomes `pad`."""
+        """Sequences of unknown origin, checked, as int32 [n, L]; ids at which the mask is 0 become `pad`."""
         ids = as_array(ids)
         if ids.dtype.kind not in "iu" or ids.ndim != 2 or 0 in ids.shape[1:]:
             raise RequestError(
@@ -99,7 +99,7 @@ class Tokens(Input):
         return torch.randint(self.vocabulary, (samples, self.length), generator=seeded_generator()).to(device)
 
     def accept(self, where: str, samples: Any) -> Array:
-        """Shorter sequences than `length` are padded."""
+        """Sequences as int32 [n, length]; shorter ones are padded."""
         found = self.array(where, samples)
         if found.shape[1] > self.length:
             raise RequestError(

@@ -1,4 +1,4 @@
-"""What a body that was trained elsewhere expects of the samples that it meets."""
+"""`Wants`: what a body expects of its samples because its weights were trained elsewhere; its tokenizer and encoder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Tokenizer(Protocol):
-    """Turns texts into token ids. It is frozen and hashable: the same text gives the same ids, always."""
+    """Turns texts into token ids. It is frozen and hashable; the same text always gives the same ids."""
 
     @property
     def vocabulary(self) -> int:
@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
 
     @property
     def identity(self) -> str:
-        """A checksum of whatever decides which ids come out."""
+        """A checksum of everything that determines the ids."""
         ...
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -47,30 +47,30 @@ class Tokenizer(Protocol):
 
 
 class Encoding(Protocol):
-    """A network that never learns, in front of the one that does. It is frozen and hashable."""
+    """A frozen encoder: a network that never learns, in front of the network that does. It is frozen and hashable."""
 
     def encoded(self, dataset: Dataset) -> Dataset:
-        """The data set with the features of its samples in their place."""
+        """The data set with each sample replaced by its features."""
         ...
 
     def encoder_of(self, kind: Input) -> Callable[[Tensor], Tensor]:
-        """What makes features [n, d] of stored samples [n, *] of a kind."""
+        """The function that computes features [n, d] of stored samples [n, *] of a kind."""
         ...
 
 
 @dataclass(frozen=True)
 class Wants:
-    """Sizes, constants and the tokenizer of a body's weights. Zero, empty or None: whatever the data are will do."""
+    """The sizes, constants and tokenizer that a body's weights need. Zero, empty or None: no requirement."""
 
-    by: str = ""  # whose wishes they are, for messages: "model.body = 'torchvision/resnet18'"
+    by: str = ""  # the key that has these requirements, for messages: "model.body = 'torchvision/resnet18'"
     size: int = 0  # height and width in pixels
     channels: int = 0
     mean: tuple[float, ...] = ()  # per channel, on the 0..1 scale
     std: tuple[float, ...] = ()
     tokenizer: Tokenizer | None = None
     encoding: Encoding | None = None
-    usual: int = 0  # the size of images that the network was made for: taken where theirs are different
-    lr: float = 0.0  # the local learning rate that fine-tunes the weights, unless somebody sets one
+    usual: int = 0  # size of images that the network was made for, in pixels; used if images have several sizes
+    lr: float = 0.0  # local learning rate that suits the weights, unless the user sets one
 
 
 ANYTHING = Wants()

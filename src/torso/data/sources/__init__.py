@@ -1,4 +1,4 @@
-"""Where samples come from: each source is a function of (options, seed), listed by `torso datasets`."""
+"""Sources of samples. Each is a function of (options, seed) that returns a Dataset; `torso datasets` lists them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = [
 
 
 SEEDLESS = frozenset({*DATASETS, "csv", "digits", "given", "folder", "jsonl", "npz", "parquet"})
-"""Sources that give the same for every seed; whoever registers another is asked again for each."""
+"""Sources that return the same data set for every seed. Any other source, a plugin's too, is called for each seed."""
 
 
 def is_seedless(source: str) -> bool:
@@ -59,7 +59,7 @@ def is_seedless(source: str) -> bool:
 
 
 def load(options: DataConfig, seed: int) -> Dataset:
-    """The data set that `data.source` names, checked, with its normalisation settled (spec 10.6)."""
+    """The data set of `data.source`, checked, with the mean and std by which its samples are normalised (spec 10.6)."""
     where = f"data.source = {options.source!r}"
     try:
         with from_outside(where, "a function of (options, seed) that returns a Dataset"):
@@ -78,6 +78,6 @@ def load(options: DataConfig, seed: int) -> Dataset:
     if isinstance(kind, Pixels) and (options.normalize == "statistics" or not kind.mean):
         mean, std = statistics(dataset.train.samples)
         return replace(dataset, mean=mean, std=std, input=replace(kind, mean=mean, std=std))
-    if isinstance(kind, Floats) and options.normalize == "statistics":  # of the clients, once they are dealt
+    if isinstance(kind, Floats) and options.normalize == "statistics":  # computed later, from the clients' samples
         return replace(dataset, mean=(), std=(), input=replace(kind, mean=(), std=()))
     return dataset

@@ -1,4 +1,4 @@
-"""Arrays in an .npz file: anybody's, and FEMNIST with its writers."""
+"""Sources that read arrays from an .npz file: `npz` for the user's own, and `femnist` with its writers."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _SPLITS = ("train", "test")
 _KEYS = "an .npz file with train_images, train_labels, test_images and test_labels"
 _NPZ = (
     f"{_KEYS} (and train_writers, test_writers where known; without test_… arrays a part is held out); train_samples, "
-    "test_samples where they are no images"
+    "test_samples if they are no images"
 )
 _FEMNIST = f"{_KEYS}, train_writers and test_writers, or a folder with one such femnist*.npz{hint('femnist')}"
 
 
 @sources.register("npz")
 def npz(options: DataConfig, seed: int) -> Dataset:
-    """Your own arrays: an .npz with train_images, train_labels, test_images, test_labels (and *_writers); for other
-    samples train_samples and test_samples, floats of any shape or token ids (and *_mask). Without test_* arrays, a
-    part is held out."""
+    """Your own arrays: an .npz with train_images, train_labels, test_images, test_labels (and *_writers); for samples
+    that are no images train_samples and test_samples, floats of any shape or token ids (and *_mask). Without test_*
+    arrays, a part is held out."""
     path = root_of(options, _NPZ)
     arrays = read_npz(path, _NPZ, parts=())
     if has_test_part(arrays) or not any(key.startswith("train_") for key in arrays):
@@ -46,13 +46,13 @@ def npz(options: DataConfig, seed: int) -> Dataset:
 
 
 def has_test_part(arrays: Iterable[str]) -> bool:
-    """Whether a file says what is for testing, by the names of its arrays."""
+    """Whether a file has a test part, by the names of its arrays."""
     return any(key.startswith("test_") for key in arrays)
 
 
 def dataset_of(path: Path, arrays: dict[str, np.ndarray], options: DataConfig) -> Dataset:
-    """What the arrays of a file say. Beside the splits it may have `class_names`, `feature_names`, `mean` and `std`,
-    the `vocabulary` (a number) and `pad` of tokens, and the `name` of the data set."""
+    """The data set in the arrays of a file. Besides the splits a file may have `class_names`, `feature_names`, `mean`
+    and `std`, the `vocabulary` (a number) and `pad` of tokens, and the `name` of the data set."""
     arrays, clients = name_writers(path, arrays)
     if any(f"{split}_samples" in arrays for split in ("train", "test")):
         train, test, kind = _any_samples(path, check_parts(path, arrays, _NPZ, ("samples", "labels")), options)
@@ -74,12 +74,22 @@ def dataset_of(path: Path, arrays: dict[str, np.ndarray], options: DataConfig) -
     names = names or tuple(map(str, range(top + 1)))
     mean, std = _constants(path, arrays)
     title = _words(path, arrays, "name") or (path.stem,)
-    constants = len(names), mean, std
-    return Dataset(title[0], train, test, *constants, input=kind, class_names=names, names=clients, remarks=remarks)
+    return Dataset(
+        title[0],
+        train,
+        test,
+        classes=len(names),
+        mean=mean,
+        std=std,
+        input=kind,
+        class_names=names,
+        names=clients,
+        remarks=remarks,
+    )
 
 
 def _words(path: Path, arrays: dict[str, np.ndarray], key: str) -> tuple[str, ...]:
-    """An array of words, each of them once; () where there is none."""
+    """The words of an array, which must all be different; () if the array is missing."""
     found = np.atleast_1d(arrays.get(key, np.zeros(0, np.str_)))
     words = tuple(found.tolist()) if found.ndim == 1 and found.dtype.kind == "U" else ()
     if len(set(words)) != found.size or "" in words:
@@ -91,20 +101,20 @@ def _words(path: Path, arrays: dict[str, np.ndarray], key: str) -> tuple[str, ..
 
 
 def _constants(path: Path, arrays: dict[str, np.ndarray]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std, where the file has them; whether there are enough of them is seen when the samples are checked."""
+    """Mean and std, if the file has them. Their number is checked later, together with the samples."""
     found = [arrays[key] for key in ("mean", "std") if key in arrays]
     if not found:
         return (), ()
     if len(found) == 1 or any(array.ndim != 1 or array.dtype.kind not in "fiu" for array in found):
-        said = ", ".join(f"{array.dtype} {list(array.shape)}" for array in found)
-        raise RequestError(f"{path}: mean and std are {said}. Expected: both, numbers, shape [channels or features]")
+        shapes = ", ".join(f"{array.dtype} {list(array.shape)}" for array in found)
+        raise RequestError(f"{path}: mean and std are {shapes}. Expected: both, numbers, shape [channels or features]")
     mean, std = (tuple(array.astype(np.float64).tolist()) for array in found)
     check_constants(mean, std, len(mean), str(path), "channel or feature")
     return mean, std
 
 
 def _number(path: Path, arrays: dict[str, np.ndarray], key: str, usual: int) -> int:
-    """An array of one whole number."""
+    """The whole number in an array of size 1; `usual` if the array is missing."""
     found = arrays.get(key, np.array(usual))
     if found.size != 1 or found.dtype.kind not in "iu" or not -1 <= found.item() < 2**31:
         raise RequestError(f"{path}: {key} is {found.dtype} {list(found.shape)}. Expected: one whole number")
@@ -114,28 +124,28 @@ def _number(path: Path, arrays: dict[str, np.ndarray], key: str, usual: int) -> 
 def _any_samples(
     path: Path, arrays: dict[str, np.ndarray], options: DataConfig
 ) -> tuple[Labelled, Labelled, Input | None]:
-    """Both splits of train_samples and test_samples, and their kind."""
+    """Both splits of train_samples and test_samples, and their kind; None: the arrays determine it."""
     _check_writers(path, arrays)
-    kind = _kind(path, arrays, options)
-    whole: dict[str, Array]
-    told: Input | None = None
-    if kind == "tokens":
+    kind_name = _kind(path, arrays, options)
+    samples: dict[str, Array]  # by split
+    kind: Input | None = None
+    if kind_name == "tokens":
         pad = options.npz.pad if options.npz.pad >= 0 else _number(path, arrays, "pad", -1)
-        told, whole = _tokens(path, arrays, pad)
+        kind, samples = _tokens(path, arrays, pad)
     else:
-        made = Pixels.array if kind == "pixels" else Floats.array
-        whole = {split: made(f"{path} {split}", arrays[f"{split}_samples"]) for split in _SPLITS}
-        if kind == "floats" and "feature_names" in arrays:
-            told = Floats(whole["train"].shape[1:], names=_words(path, arrays, "feature_names"))
+        convert = Pixels.array if kind_name == "pixels" else Floats.array
+        samples = {split: convert(f"{path} {split}", arrays[f"{split}_samples"]) for split in _SPLITS}
+        if kind_name == "floats" and "feature_names" in arrays:
+            kind = Floats(samples["train"].shape[1:], names=_words(path, arrays, "feature_names"))
     train, test = (
-        as_samples(f"{path} {split}", whole[split], arrays[f"{split}_labels"], arrays.get(f"{split}_writers"))
+        as_samples(f"{path} {split}", samples[split], arrays[f"{split}_labels"], arrays.get(f"{split}_writers"))
         for split in _SPLITS
     )
-    return train, test, told
+    return train, test, kind
 
 
 def _kind(path: Path, arrays: dict[str, np.ndarray], options: DataConfig) -> str:
-    """What data.npz.kind says, or the dtype and the masks."""
+    """The kind of samples: `data.npz.kind`, or if that is auto the kind that the dtype and the masks imply."""
     if options.npz.kind != "auto":
         return options.npz.kind
     found = arrays["train_samples"]
@@ -152,22 +162,24 @@ def _kind(path: Path, arrays: dict[str, np.ndarray], options: DataConfig) -> str
 
 
 def _tokens(path: Path, arrays: dict[str, np.ndarray], pad: int) -> tuple[Tokens, dict[str, Array]]:
-    """Both splits in one vocabulary and length."""
+    """The sequences of both splits, and their common kind. `pad` < 0: the id of padding is not given."""
     masked = [f"{split}_mask" in arrays for split in _SPLITS]
     if any(masked) != all(masked):
         raise RequestError(f"{path} has a mask for one split only. Expected: both train_mask and test_mask, or neither")
-    plain = {split: Tokens.array(f"{path} {split}", arrays[f"{split}_samples"]) for split in _SPLITS}
-    top = max(int(ids.max()) for ids in plain.values())
+    sequences = {split: Tokens.array(f"{path} {split}", arrays[f"{split}_samples"]) for split in _SPLITS}
+    highest_id = max(int(ids.max()) for ids in sequences.values())
     if pad < 0:
-        pad = top + 1 if all(masked) else 0
+        pad = highest_id + 1 if all(masked) else 0
     if all(masked):
-        plain = {
-            split: Tokens.array(f"{path} {split}", ids, arrays[f"{split}_mask"], pad) for split, ids in plain.items()
+        sequences = {
+            split: Tokens.array(f"{path} {split}", ids, arrays[f"{split}_mask"], pad)
+            for split, ids in sequences.items()
         }
-    vocabulary = max(_number(path, arrays, "vocabulary", 0), top + 1, pad + 1)
+    vocabulary = max(_number(path, arrays, "vocabulary", 0), highest_id + 1, pad + 1)
     tokenizer = str(arrays["tokenizer"]) if "tokenizer" in arrays else ""
-    kind = Tokens(max(ids.shape[1] for ids in plain.values()), vocabulary, pad, tokenizer)
-    return kind, {split: kind.accept(f"{path} {split}", ids) for split, ids in plain.items()}
+    length = max(ids.shape[1] for ids in sequences.values())
+    kind = Tokens(length, vocabulary, pad, tokenizer)
+    return kind, {split: kind.accept(f"{path} {split}", ids) for split, ids in sequences.items()}
 
 
 @sources.register("femnist")
@@ -200,26 +212,30 @@ def read_splits(path: Path, expected: str, arrays: dict[str, np.ndarray]) -> tup
 
 
 def name_writers(path: Path, arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """The arrays with writers counted from 0, in their order, and the names of the writers.
+    """The arrays with writers numbered from 0 in their natural order, and the names of the writers.
 
-    Writers are words, or whole numbers: number 17 is called `writer-17`."""
+    In the file writers are words or whole numbers; number 17 gets the name `writer-17`."""
     _check_writers(path, arrays)
     keys = [f"{split}_writers" for split in _SPLITS if f"{split}_writers" in arrays]
     found = [arrays[key] for key in keys]
     if not found or any(array.ndim != 1 for array in found):
-        return arrays, ()  # a wrong shape is refused where all arrays of a split are checked
-    kinds = {"U" if array.dtype.kind == "U" else "i" if array.dtype.kind in "iu" else "" for array in found}
-    if len(kinds) > 1 or "" in kinds:
-        said = ", ".join(str(array.dtype) for array in found)
-        raise RequestError(f"{path}: writers are {said}. Expected: words or integers, alike in both splits")
-    known, place = np.unique(np.concatenate(found), return_inverse=True)
-    if "U" in kinds and "" in known:
-        raise RequestError(f"{path}: a sample has no writer (an empty word). Expected: a name for each")
-    names = by_name(known.tolist()) if "U" in kinds else [f"writer-{number}" for number in known.tolist()]
-    rank = {name: n for n, name in enumerate(names)}
-    table = np.array([rank[name] for name in known.tolist()] if "U" in kinds else range(len(known)), np.int64)
-    numbered = np.split(table[place], [len(found[0])])
-    return {**arrays, **dict(zip(keys, numbered, strict=True))}, tuple(names)
+        return arrays, ()  # a wrong shape is refused later, when all arrays of a split are checked
+    are_words = all(array.dtype.kind == "U" for array in found)
+    if not are_words and not all(array.dtype.kind in "iu" for array in found):
+        dtypes = ", ".join(str(array.dtype) for array in found)
+        raise RequestError(f"{path}: writers are {dtypes}. Expected: words or integers, alike in both splits")
+    writers, place = np.unique(np.concatenate(found), return_inverse=True)
+    if are_words:
+        if "" in writers:
+            raise RequestError(f"{path}: a sample has no writer (an empty word). Expected: a name for each")
+        names = by_name(writers.tolist())
+        number_of = {name: number for number, name in enumerate(names)}
+        numbers = np.array([number_of[name] for name in writers.tolist()], np.int64)
+    else:
+        names = [f"writer-{number}" for number in writers.tolist()]
+        numbers = np.arange(len(writers), dtype=np.int64)
+    by_split = np.split(numbers[place], [len(found[0])])
+    return {**arrays, **dict(zip(keys, by_split, strict=True))}, tuple(names)
 
 
 def _check_writers(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -231,7 +247,7 @@ def _check_writers(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def read_npz(path: Path, expected: str, parts: tuple[str, ...] = ("images", "labels")) -> dict[str, np.ndarray]:
-    """Every array of the file, none of them pickled; `parts` must be there for both splits."""
+    """All arrays of the file; pickled ones are refused. Both splits must have the arrays `parts`."""
     with reading(path, expected), _without_objects(path, expected):
         archive: Any = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -243,7 +259,8 @@ def read_npz(path: Path, expected: str, parts: tuple[str, ...] = ("images", "lab
 
 @contextmanager
 def _without_objects(path: Path, expected: str) -> Iterator[None]:
-    """NumPy takes what is no archive for a pickle, and advises to load it."""
+    """Replace NumPy's error for pickled content. NumPy takes any file that is no archive for a pickle, and advises to
+    allow it."""
     try:
         yield
     except ValueError as error:
@@ -258,7 +275,7 @@ def _without_objects(path: Path, expected: str) -> Iterator[None]:
 def check_parts(
     path: Path, arrays: dict[str, np.ndarray], expected: str, parts: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
-    """The arrays, refused where a part is missing in a split."""
+    """The arrays, unchanged; refused if a split lacks one of `parts`."""
     missing = [f"{split}_{part}" for split in _SPLITS for part in parts if f"{split}_{part}" not in arrays]
     if missing:
         raise RequestError(

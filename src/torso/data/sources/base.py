@@ -1,4 +1,4 @@
-"""The list of sources and what they share: finding a file, and saying plainly what is wrong with it."""
+"""The registry of sources, and what sources share: finding their files and reporting damaged ones."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from torso.registry import Registry
 if TYPE_CHECKING:
     from torso.config import DataConfig
 
-Source = Callable[["DataConfig", int], Dataset]
+Source = Callable[["DataConfig", int], Dataset]  # (options, seed) → data set
 HF = "hf/"
 
 
 class Sources(Registry[Source]):
-    """Sources by name; whatever begins with `hf/` is a data set of the Hugging Face hub."""
+    """The registry of sources. Every name that begins with `hf/` is a data set of the Hugging Face hub."""
 
     def look_up(self, name: str, key: str) -> Source:
         return super().look_up(HF_NAME if name.startswith(HF) else name, key)
 
 
-HF_NAME = f"{HF}NAME"  # how the list of sources writes it
+HF_NAME = f"{HF}NAME"  # the registered name that stands for all data sets of the hub
 sources = Sources("data.source")
 
 MNIST_LIKE = ((0.1307,), (0.3081,))  # mean, std (spec 10.6)
-BLACK_ON_WHITE = ((1 - 0.1307,), (0.3081,))  # the same where ink is dark: FEMNIST
+BLACK_ON_WHITE = ((1 - 0.1307,), (0.3081,))  # the same for dark ink on white paper: FEMNIST
 
 
 def root_of(options: DataConfig, expected: str, usual: str = "") -> Path:
-    """`data.root`; where it is empty, what `torso data get` has downloaded, or the source's usual place. It must be
-    there."""
+    """The file or folder `data.root`, which must exist. If the key is empty: what `torso data get` has downloaded,
+    otherwise the source's usual place."""
     place = options.root or downloaded(options.source) or usual
     root = Path(place).expanduser()
     if not place:
         raise RequestError(f"data.root is empty: data.source = {options.source!r} needs it. Expected: {expected}")
     if not root.exists():
-        seen = "" if root.is_absolute() else f" in {str(Path.cwd())!r}"
-        raise MissingData(f"data.root = {str(root)!r} does not exist{seen}. Expected: {expected}")
+        searched = "" if root.is_absolute() else f" in {str(Path.cwd())!r}"
+        raise MissingData(f"data.root = {str(root)!r} does not exist{searched}. Expected: {expected}")
     return root
 
 
 @contextmanager
 def reading(path: Path | str, expected: str) -> Iterator[None]:
-    """Turn whatever a damaged file makes its reader raise into one sentence.
+    """Turn any exception from reading a file into a RequestError of one sentence.
 
-    Truncated archives, pickles and images raise a dozen unrelated exceptions, hence the broad net.
+    It catches everything, because truncated archives, pickles and images raise a dozen unrelated exceptions.
     """
     try:
         yield
@@ -68,6 +68,6 @@ def reading(path: Path | str, expected: str) -> Iterator[None]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, unpacked if it is gzip'd; to its end, so that the checksum is verified."""
+    """The content of a file, unpacked if it is gzip'd. It is read to its end, so that gzip's checksum is verified."""
     raw = path.read_bytes()
     return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw

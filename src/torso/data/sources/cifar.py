@@ -1,6 +1,6 @@
-"""CIFAR-10 and CIFAR-100: the Python archive as distributed, its folder, or JPEGs packed in an .npz.
+"""The sources `cifar10` and `cifar100`: from the distributed Python archive, its folder, or JPEGs packed in an .npz.
 
-The distributed files are pickles. They are read by an unpickler that knows NumPy arrays and nothing else, and archive
+The distributed files are pickles. They are read by an unpickler that accepts nothing but NumPy arrays, and archive
 members are read in memory, so a hostile file can neither run code nor write to disk.
 """
 
@@ -31,19 +31,19 @@ _SIDE = 32
 
 @dataclass(frozen=True)
 class _Layout:
-    """How one of the two data sets is laid out as distributed, and its constants (spec 10.6)."""
+    """The file names, keys and constants of one of the two data sets (spec 10.6)."""
 
     name: str
-    archive: str
-    folder: str
-    packed: str
-    train: tuple[str, ...]
+    archive: str  # the distributed file
+    folder: str  # the folder in it
+    packed: str  # the .npz with JPEGs
+    train: tuple[str, ...]  # files in the folder
     test: str
-    labels: str
+    labels: str  # key of the labels in these files
     classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    superclasses: tuple[int, ...] = ()
+    superclasses: tuple[int, ...] = ()  # of each class
 
     @property
     def expected(self) -> str:
@@ -97,13 +97,22 @@ def cifar100(options: DataConfig, seed: int) -> Dataset:
 
 def _load(options: DataConfig, layout: _Layout) -> Dataset:
     path = _find(root_of(options, layout.expected), layout)
-    train, test = (read_packed if path.suffix == ".npz" else read_distributed)(path, layout)
-    mean, std, above = layout.mean, layout.std, layout.superclasses
-    return Dataset(layout.name, train, test, layout.classes, mean, std, augment="crop-flip", superclasses=above)
+    read = read_packed if path.suffix == ".npz" else read_distributed
+    train, test = read(path, layout)
+    return Dataset(
+        layout.name,
+        train,
+        test,
+        layout.classes,
+        layout.mean,
+        layout.std,
+        augment="crop-flip",
+        superclasses=layout.superclasses,
+    )
 
 
 def _find(root: Path, layout: _Layout) -> Path:
-    """The archive, the folder of batches or the packed file that `data.root` means."""
+    """The archive, the folder of batches or the packed file at `data.root` or in it."""
     if root.is_file() or (root / layout.test).is_file():
         return root
     for name in (layout.folder, layout.archive, layout.packed):
@@ -129,6 +138,7 @@ def read_distributed(path: Path, layout: _Layout) -> tuple[Images, Images]:
 
 
 def _untar(path: Path, wanted: set[str], expected: str) -> dict[str, bytes]:
+    """The content of the wanted members of an archive, by their names."""
     blobs: dict[str, bytes] = {}
     with reading(path, expected), tarfile.open(fileobj=io.BytesIO(read_bytes(path)), mode="r:") as archive:
         for member in archive:
@@ -139,7 +149,7 @@ def _untar(path: Path, wanted: set[str], expected: str) -> dict[str, bytes]:
 
 
 def _batch(where: str, blob: bytes, layout: _Layout) -> tuple[np.ndarray, np.ndarray]:
-    """Images [n, 32, 32, 3] and labels [n] of one pickled batch, whose rows are channel, height, width."""
+    """Images [n, 32, 32, 3] and labels [n] of one pickled batch. Its rows are flat [channel, height, width]."""
     expected = f"a batch with data (uint8, n × 3072) and {layout.labels}"
     with reading(where, expected):
         tree = _ArraysOnly(io.BytesIO(blob), encoding="latin1").load()
@@ -151,7 +161,7 @@ def _batch(where: str, blob: bytes, layout: _Layout) -> tuple[np.ndarray, np.nda
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """How Python 3 spells bytes in an old pickle: `_codecs.encode(text, "latin1")`, and no other codec."""
+    """Replaces `_codecs.encode`, by which Python 3 writes bytes into old pickles; refuses all codecs but latin1."""
     if encoding != "latin1":
         raise RequestError(f"a pickle asks for the codec {encoding!r}. Accepted: latin1")
     return text.encode("latin1")
@@ -168,7 +178,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Finds what a NumPy array is made of; everything else is refused before it is even imported."""
+    """An unpickler that finds only what a NumPy array consists of. It refuses everything else before importing it."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -180,7 +190,7 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def read_packed(path: Path, layout: _Layout) -> tuple[Images, Images]:
-    """Both splits from {split}_jpeg (all files, one after another), {split}_offsets [n + 1] and {split}_labels [n]."""
+    """Both splits from {split}_jpeg (all files concatenated), {split}_offsets [n + 1] and {split}_labels [n]."""
     arrays = read_npz(path, layout.expected, parts=("jpeg", "offsets", "labels"))
     train, test = (
         as_images(
@@ -194,7 +204,7 @@ def read_packed(path: Path, layout: _Layout) -> tuple[Images, Images]:
 
 
 def _decode(where: str, jpeg: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The images [n, 32, 32, 3], decoded or found where an earlier process has left them."""
+    """The images [n, 32, 32, 3], decoded or read from the cache of an earlier process."""
     expected = "JPEG bytes one after another, with n + 1 offsets from 0 to their end"
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or not len(offsets):
         raise RequestError(f"{where}: offsets are {offsets.dtype} {list(offsets.shape)}. Expected: {expected}")

@@ -1,4 +1,4 @@
-"""What the classes of well-known data sets are called, in the order of their numbers."""
+"""The names of the classes of well-known data sets, in the order of their numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet: columns of numbers and categories, as a .csv has them, or a column of images."""
+"""The source `parquet`: columns of numbers and categories, as in a .csv, or a column of images."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from torso.config import DataConfig
 
 _EXPECTED = "a .parquet file, or a folder with train*.parquet and test*.parquet (or train/ and test/)"
-TEST_NAMES = ("test", "validation", "valid", "val")  # the first that is there
+TEST_NAMES = ("test", "validation", "valid", "val")  # the first name that exists is the test part
 
 
 @sources.register("parquet")
 def parquet(options: DataConfig, seed: int) -> Dataset:
     """Your own table in Parquet (needs the extra `parquet`): numbers and categories, a text, or a column of images;
-    label, client and text columns as data.csv names them."""
+    data.csv names the label, client and text columns."""
     arrow = _pyarrow()
     root = root_of(options, _EXPECTED)
     parts = []
@@ -48,7 +48,7 @@ def _pyarrow() -> Any:
 
 
 def _files(root: Path) -> list[list[Path]]:
-    """The files to train on and, where their names or folders say so, those to test on."""
+    """The training files and, if names of files or folders mark a test part, the test files."""
     if not root.is_dir():
         return [[root]]
     found = sorted(root.rglob("*.parquet"))
@@ -67,13 +67,14 @@ def _files(root: Path) -> list[list[Path]]:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """One split as an Arrow table. `local`: whether images may be files on this machine that the table names."""
+    """One split as an Arrow table."""
 
-    where: str
+    where: str  # file or folder, for messages
     table: Any
-    local: bool = False
+    local: bool = False  # whether cells may be paths of image files on this machine
 
     def column(self, key: str, name: str) -> list[Any]:
+        """The cells of the column that `data.csv.KEY` names."""
         if name not in self.table.column_names:
             hint = did_you_mean(name, self.table.column_names)
             raise RequestError(
@@ -84,7 +85,7 @@ class Columns:
 
     @property
     def image_column(self) -> str:
-        """The first column that holds images: bytes, or bytes and a path; "" where there is none."""
+        """The name of the first column with images (bytes, or bytes and a path); "" if there is none."""
         from pyarrow import types
 
         for field in self.table.schema:
@@ -94,27 +95,28 @@ class Columns:
         return ""
 
     def contents(self, name: str) -> list[Content]:
-        return [self._content(row, cell) for row, cell in enumerate(self.table.column(name).to_pylist())]
+        """The encoded images of a column."""
+        return [self._content(cell) for cell in self.table.column(name).to_pylist()]
 
-    def _content(self, row: int, cell: Any) -> Content:
-        found = cell.get("bytes") if isinstance(cell, dict) else cell
-        if found is None and self.local and isinstance(cell, dict) and cell.get("path"):
+    def _content(self, cell: Any) -> Content:
+        content = cell.get("bytes") if isinstance(cell, dict) else cell
+        if content is None and self.local and isinstance(cell, dict) and cell.get("path"):
             return Path(cell["path"])
-        return found if isinstance(found, bytes) else b""  # is named among those that cannot be read
+        return content if isinstance(content, bytes) else b""  # no bytes: reported as an unreadable image
 
     @property
     def class_names(self) -> dict[str, tuple[str, ...]]:
-        """Of the columns whose classes Hugging Face's `datasets` has named, in the table's own metadata."""
+        """Column → names of its classes, which Hugging Face's `datasets` writes into the table's metadata."""
         try:
-            told = json.loads((self.table.schema.metadata or {}).get(b"huggingface", b"{}"))
-            features = told.get("info", {}).get("features", {})
+            metadata = json.loads((self.table.schema.metadata or {}).get(b"huggingface", b"{}"))
+            features = metadata.get("info", {}).get("features", {})
             return {column: tuple(map(str, about["names"])) for column, about in features.items() if "names" in about}
         except (ValueError, AttributeError, TypeError):
             return {}
 
 
 def dataset_of_columns(title: str, parts: Sequence[Columns], options: DataConfig) -> Dataset:
-    """What Arrow tables say, one of training rows and one of test rows; of a single one, a part is held out."""
+    """The data set of a table of training rows and one of test rows; of a single table, a part is held out."""
     image = "" if options.csv.text else parts[0].image_column
     if image:
         return _images(title, parts, image, options)
@@ -122,13 +124,15 @@ def dataset_of_columns(title: str, parts: Sequence[Columns], options: DataConfig
 
 
 def _as_table(part: Columns, options: DataConfig) -> Table:
-    """The same cells as a .csv would have; columns of lists and the like must be dropped."""
+    """The cells as a .csv would hold them. Columns of lists and other nested types are refused, unless dropped."""
     from pyarrow import types
 
     names = part.table.column_names
     how = options.csv
     used = {how.label, how.client, *how.text} if how.text else set(names) - set(how.drop)
-    for name in (name for name in names if name in used):
+    for name in names:
+        if name not in used:
+            continue
         kind = part.table.schema.field(name).type
         if types.is_nested(kind):
             raise RequestError(
@@ -141,16 +145,19 @@ def _as_table(part: Columns, options: DataConfig) -> Table:
 
 
 def _words(part: Columns, name: str) -> list[str]:
+    """The cells of a column as text, with the names of classes in place of their numbers."""
     names = part.class_names.get(name, ())
     return ["" if cell is None else _named(cell, names) for cell in part.table.column(name).to_pylist()]
 
 
 def _named(cell: Any, names: Sequence[str]) -> str:
-    known = names and isinstance(cell, int) and 0 <= cell < len(names)
-    return names[cell] if known else str(cell).strip()
+    """A cell as text: the name of the class if the cell is the number of one."""
+    has_name = names and isinstance(cell, int) and 0 <= cell < len(names)
+    return names[cell] if has_name else str(cell).strip()
 
 
 def _images(title: str, parts: Sequence[Columns], image: str, options: DataConfig) -> Dataset:
+    """The data set of tables with a column of images."""
     how = options.csv
     contents = [content for part in parts for content in part.contents(image)]
     test = np.repeat(np.arange(len(parts)) == 1, [part.table.num_rows for part in parts])
@@ -176,20 +183,24 @@ def _images(title: str, parts: Sequence[Columns], image: str, options: DataConfi
 
 
 def _numbered(parts: Sequence[Columns], key: str, name: str) -> tuple[Ints, tuple[str, ...]]:
-    """A column of all parts as places in a list of its values, which is given or made from the training rows."""
+    """A column of all parts as places in the list of its values, and this list: the class names of the table if it has
+    them, otherwise the classes of the training rows, or the clients of all rows."""
     given = parts[0].class_names.get(name, ())
     columns = [["" if cell is None else _named(cell, given) for cell in part.column(key, name)] for part in parts]
-    known = list(given) if key == "label" and given else in_order({word for word in columns[0] if word})
     if key == "client":
         known = in_order({word for column in columns for word in column if word})
+    elif given:
+        known = list(given)
+    else:
+        known = in_order({word for word in columns[0] if word})
     place = {word: number for number, word in enumerate(known)}
     for part, column in zip(parts, columns, strict=True):
         strange = [(row, word) for row, word in enumerate(column) if word not in place]
         if strange:
             row, word = strange[0]
             some = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+            what = "class" if key == "label" else "client"
             raise RequestError(
-                f"{part.where}, row {row}: {name} = {word!r} is no {'class' if key == 'label' else 'client'} of the "
-                f"training rows. Expected: {some}"
+                f"{part.where}, row {row}: {name} = {word!r} is no {what} of the training rows. Expected: {some}"
             )
     return np.array([place[word] for column in columns for word in column], np.int64), tuple(known)

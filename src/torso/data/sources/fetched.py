@@ -1,4 +1,4 @@
-"""Data sets that `torso data get` makes into one .npz file: each is a source with the name of the data set."""
+"""The sources of data sets that `torso data get` converts into one .npz file, under the names of the data sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torso.data.sources.base import root_of, sources
 if TYPE_CHECKING:
     from torso.config import DataConfig
 
-_AUGMENT = {"cinic10": "crop-flip"}  # as CIFAR-10, which it extends
+_AUGMENT = {"cinic10": "crop-flip"}  # as for CIFAR-10, which it extends
 
 
 def _source(data: DataSet) -> Callable[[DataConfig, int], Dataset]:
@@ -32,5 +32,5 @@ def _source(data: DataSet) -> Callable[[DataConfig, int], Dataset]:
 
 
 for _data in DATASETS.values():
-    if _data.makes and _data.name not in sources:  # femnist has a source of its own, with writers
+    if _data.makes and _data.name not in sources:  # arrays.py has a special source for femnist, with writers
         sources.register(_data.name)(_source(_data))

@@ -1,4 +1,4 @@
-"""A folder of image files: by class, by client and class, with a train and a test part or without."""
+"""The source `folder`: image files in folders by class, or by client and class, with or without a test part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LAYOUTS = "CLASS/*.jpg, CLIENT/CLASS/*.jpg, or either of them in train/ and test/"
 _EXPECTED = f"a folder with {LAYOUTS} (or .png, .bmp, .webp, .tif, .pgm, .ppm)"
 _TRAIN = ("train", "training")
-_TEST = ("test", "testing", "val", "valid", "validation")  # the first that is there
+_TEST = ("test", "testing", "val", "valid", "validation")  # the first name that exists is the test part
 
 
 @sources.register("folder")
@@ -46,31 +46,32 @@ def folder(options: DataConfig, seed: int) -> Dataset:
 
 @dataclass(frozen=True)
 class Arranged:
-    """Whose each image file is, and of which class. `clients` is empty where the folders name none."""
+    """The image files of a folder with their clients, classes and splits; n files."""
 
     files: tuple[Path, ...]
-    test: tuple[bool, ...]
-    client: Ints
-    label: Ints
-    clients: tuple[str, ...]
-    classes: tuple[str, ...]
-    parted: bool  # whether the folder says what is for testing
+    test: tuple[bool, ...]  # [n], whether a file is in the test part
+    client: Ints  # [n], number of the client; all 0 if the folders name no clients
+    label: Ints  # [n], number of the class
+    clients: tuple[str, ...]  # names; empty if the folders name no clients
+    classes: tuple[str, ...]  # names
+    parted: bool  # whether the folder has a test part
     remarks: tuple[str, ...]
 
     def names(self, root: Path) -> list[str]:
+        """The paths of the files below `root`."""
         return [str(path.relative_to(root)) for path in self.files]
 
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """All that was read; where nothing is for testing, `dataset.test` is empty."""
+    """The data set of a folder. If the folder has no test part, `dataset.test` is empty."""
 
     dataset: Dataset
-    parted: bool
+    parted: bool  # whether the folder has a test part
 
 
 def read_folder(root: Path, options: DataConfig, only_test: bool = False) -> Read:
-    """The images of a folder. `only_test`: where it has a test part, that alone, as the training part."""
+    """The images of a folder. `only_test`: if it has a test part, only this is read, and is the training part."""
     if not root.is_dir():
         raise RequestError(f"{root} is a file. Expected: {_EXPECTED}")
     found = arranged(root, options.folder, only_test)
@@ -98,83 +99,91 @@ def read_folder(root: Path, options: DataConfig, only_test: bool = False) -> Rea
 
 
 def arranged(root: Path, how: FolderConfig, only_test: bool = False, strict: bool = True) -> Arranged:
-    """The files below `root` by split, client and class, as `data.folder.layout` says or their depth shows.
+    """The image files below `root` with their splits, clients and classes: by `data.folder.layout`, or if that is auto
+    by the depth of the folders.
 
-    Classes that only the test part has are refused, or come last where that is not `strict`."""
+    Classes that only the test part has are refused; if not `strict`, they follow the other classes."""
     listing = list_images(root)
     if not listing.files:
         others = f" and {listing.others} other files" if listing.others else ""
         raise RequestError(f"{root} holds no images{others}. Expected: {_EXPECTED}")
     split, left_out = _splits(root, listing.files)
-    level = 0 if split is None else split.level
-    chosen = [file for file in listing.files if split is None or split.of(file) in (split.train, split.test)]
-    if only_test and split is not None and split.test:
-        chosen = [file for file in chosen if split.of(file) == split.test]
-    ways = [file.folders if split is None else (*file.folders[:level], *file.folders[level + 1 :]) for file in chosen]
-    depth = _depth(root, how.layout, chosen, ways)
-    both = split is not None and bool(split.test) and not only_test
-    test = tuple(both and split is not None and split.of(file) == split.test for file in chosen)
-    classes = sorted({way[depth - 1] for way, held in zip(ways, test, strict=True) if not held})
-    clients = by_name({way[0] for way in ways}) if depth == 2 else []
-    client_of, label_of = ({name: n for n, name in enumerate(names)} for names in (clients, classes))
-    for file, way, held in zip(chosen, ways, test, strict=True):
-        if held and way[depth - 1] not in label_of:
-            if not strict:
-                label_of[way[depth - 1]] = len(classes)
-                classes.append(way[depth - 1])
-                continue
+    files: Sequence[ImageFile] = listing.files
+    folders = [file.folders for file in files]  # of each file, without those that tell train from test
+    parted = False
+    if split is not None:
+        files = [file for file in files if split.of(file) in (split.train, split.test)]
+        if only_test and split.test:
+            files = [file for file in files if split.of(file) == split.test]
+        folders = [(*file.folders[: split.level], *file.folders[split.level + 1 :]) for file in files]
+        parted = bool(split.test) and not only_test
+    depth = _depth(root, how.layout, files, folders)
+    test = tuple(parted and split is not None and split.of(file) == split.test for file in files)
+    class_names = [names[depth - 1] for names in folders]  # of each file
+    classes = sorted({name for name, is_test in zip(class_names, test, strict=True) if not is_test})
+    clients = by_name({names[0] for names in folders}) if depth == 2 else []
+    client_of = {name: number for number, name in enumerate(clients)}
+    label_of = {name: number for number, name in enumerate(classes)}
+    for file, name in zip(files, class_names, strict=True):
+        if name in label_of:
+            continue
+        if strict:
             raise RequestError(
                 f"{file.path.parent}: there is no such class in train. Accepted: {', '.join(classes[:20])}"
             )
+        label_of[name] = len(classes)
+        classes.append(name)
     return Arranged(
-        files=tuple(file.path for file in chosen),
+        files=tuple(file.path for file in files),
         test=test,
-        client=np.array([client_of.get(way[0], 0) for way in ways], np.int64),
-        label=np.array([label_of[way[depth - 1]] for way in ways], np.int64),
+        client=np.array([client_of.get(names[0], 0) for names in folders], np.int64),
+        label=np.array([label_of[name] for name in class_names], np.int64),
         clients=tuple(clients),
         classes=tuple(classes),
-        parted=both,
-        remarks=(*_remarks(listing, left_out), *_upside_down(ways, depth, how)),
+        parted=parted,
+        remarks=(*_remarks(listing, left_out), *_upside_down(folders, depth, how)),
     )
 
 
 @dataclass(frozen=True)
 class _Split:
-    """At which level of folders train and test are told apart, and what they are called."""
+    """The level of folders that tells train from test, and their names there."""
 
-    level: int
+    level: int  # 0: the folders in the root, 1: the folders in these
     train: str
-    test: str  # "": there is none
+    test: str  # "": there is no test part
 
     def of(self, file: ImageFile) -> str:
+        """The name of the file's folder at this level."""
         return file.folders[self.level]
 
 
 def _splits(root: Path, files: Sequence[ImageFile]) -> tuple[_Split | None, list[str]]:
-    """Where every file has a folder train or test above it, at the top or below its client's; and what is left out."""
+    """The level of the folders train and test, at the top or in each client's folder; None: there are none. Also the
+    names of further test folders, which are not used."""
     for level in (0, 1):
         if any(len(file.folders) < level + 2 for file in files):
-            continue  # a class may be called train
+            continue  # the folder may be a class with the name train
         names = Counter(file.folders[level] for file in files)
         train = [name for name in names if name.lower() in _TRAIN]
-        known = [name for wanted in _TEST for name in names if name.lower() == wanted]
-        strange = sorted(set(names) - {*train, *known})
-        if not strange and not train:
-            raise RequestError(f"{root} has a folder {known[0]} and no folder train. Expected: {_EXPECTED}")
-        if strange and level == 0 and train and known:
+        test = [name for wanted in _TEST for name in names if name.lower() == wanted]
+        others = sorted(set(names) - {*train, *test})
+        if not others and not train:
+            raise RequestError(f"{root} has a folder {test[0]} and no folder train. Expected: {_EXPECTED}")
+        if others and level == 0 and train and test:
             raise RequestError(
-                f"{root} has a folder {strange[0]} beside {train[0]} and {known[0]}. Expected: only train and test "
+                f"{root} has a folder {others[0]} beside {train[0]} and {test[0]}. Expected: only train and test "
                 "there, or no such folders"
             )
-        if not strange and len(train) == 1:
-            left = [f"{name} (images: {names[name]})" for name in known[1:]]
-            return _Split(level, train[0], known[0] if known else ""), left
+        if not others and len(train) == 1:
+            unused = [f"{name} (images: {names[name]})" for name in test[1:]]
+            return _Split(level, train[0], test[0] if test else ""), unused
     return None, []
 
 
-def _depth(root: Path, layout: str, files: Sequence[ImageFile], ways: Sequence[tuple[str, ...]]) -> int:
-    """1: a folder is a class; 2: a folder is a client, and those in it are classes."""
-    depths = {len(way): file for file, way in zip(files, ways, strict=True)}
+def _depth(root: Path, layout: str, files: Sequence[ImageFile], folders: Sequence[tuple[str, ...]]) -> int:
+    """1: the folders are classes; 2: the folders are clients, and the folders in them are classes."""
+    depths = {len(names): file for file, names in zip(files, folders, strict=True)}
     wanted = {"class": 1, "client/class": 2}.get(layout, 0)
     if wanted:
         for depth, file in sorted(depths.items()):
@@ -193,11 +202,11 @@ def _depth(root: Path, layout: str, files: Sequence[ImageFile], ways: Sequence[t
     )
 
 
-def _upside_down(ways: Sequence[tuple[str, ...]], depth: int, how: FolderConfig) -> list[str]:
-    """A word where what was taken for clients may be classes: no class is found at two of them."""
+def _upside_down(folders: Sequence[tuple[str, ...]], depth: int, how: FolderConfig) -> list[str]:
+    """A remark if the folders taken for clients may be classes, because no class occurs at two of them."""
     if depth == 1 or how.layout != "auto":
         return []
-    pairs = {way[:2] for way in ways}
+    pairs = {names[:2] for names in folders}
     if len({client for client, _ in pairs}) < 2 or len({label for _, label in pairs}) < len(pairs):
         return []
     return [
@@ -207,12 +216,12 @@ def _upside_down(ways: Sequence[tuple[str, ...]], depth: int, how: FolderConfig)
 
 
 def _remarks(listing: Listing, left_out: Sequence[str]) -> list[str]:
-    said = []
+    remarks = []
     if listing.others:
-        said.append(f"files passed over because they are not images: {listing.others}")
+        remarks.append(f"files passed over because they are not images: {listing.others}")
     if listing.empty:
         some = ", ".join(listing.empty[:5]) + (" …" if len(listing.empty) > 5 else "")
-        said.append(f"folders without images: {len(listing.empty)} ({some})")
+        remarks.append(f"folders without images: {len(listing.empty)} ({some})")
     if left_out:
-        said.append(f"not used, since there is a test part already: {' and '.join(left_out)}")
-    return said
+        remarks.append(f"not used, since there is a test part already: {' and '.join(left_out)}")
+    return remarks

@@ -1,4 +1,4 @@
-"""Clients that a program has handed over (`torso.run(config, clients=…)`)."""
+"""The source `given`: clients that a program has handed over (`torso.run(config, clients=…)`)."""
 
 from __future__ import annotations
 

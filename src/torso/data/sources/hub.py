@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, or saved from there, through `datasets`."""
+"""The source `hf/NAME`: data sets of the Hugging Face hub, or saved from there, read by the library `datasets`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EXPECTED = (
 @sources.register(HF_NAME)
 def hub(options: DataConfig, seed: int) -> Dataset:
     """A data set of huggingface.co by its name (needs the extra `hf`), such as hf/ylecun/mnist, or from the folder
-    data.root; label and client columns as data.csv names them."""
+    data.root; data.csv names the label and client columns."""
     try:
         import datasets
     except ImportError:
@@ -34,7 +34,7 @@ def hub(options: DataConfig, seed: int) -> Dataset:
         raise RequestError(f"data.source = {options.source!r} names no data set. Expected: {_EXPECTED}")
     try:
         found = _loaded(datasets, name, options.root)
-    except Exception as error:  # whatever `datasets`, the network or a file may raise
+    except Exception as error:  # `datasets`, the network or a file may raise anything
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         where = f" (data.root = {options.root!r})" if options.root else ""
         raise RequestError(
@@ -45,6 +45,7 @@ def hub(options: DataConfig, seed: int) -> Dataset:
 
 
 def _loaded(datasets: Any, name: str, root: str) -> Any:
+    """The data set from the hub, or from the folder `root` if it is not empty; a dict of splits, or one split."""
     title, _, subset = name.partition(":")
     if not root:
         return datasets.load_dataset(title, subset or None)
@@ -55,7 +56,7 @@ def _loaded(datasets: Any, name: str, root: str) -> Any:
 
 
 def _splits(found: Any) -> list[Any]:
-    """The training split and, where there is one, the test split."""
+    """The training split and, if there is one, the test split."""
     if not isinstance(found, dict):
         return [found]
     train = found.get("train") or next(iter(found.values()))

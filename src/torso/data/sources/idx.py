@@ -1,4 +1,5 @@
-"""MNIST, Fashion-MNIST and KMNIST in the IDX format, plain or gzip'd, as their authors and Debian distribute them."""
+"""The sources `mnist`, `fashion-mnist` and `kmnist`: IDX files, plain or gzip'd, as their authors and Debian distribute
+them."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def _split(root: Path, prefix: str, expected: str) -> Images:
 
 
 def read_idx(plain: Path, dimensions: int, expected: str) -> np.ndarray:
-    """One IDX file, plain or .gz."""
+    """The array of one IDX file, plain or .gz."""
     path = plain if plain.exists() else plain.with_name(f"{plain.name}.gz")
     with reading(path, expected):
         raw = read_bytes(path)
@@ -63,14 +64,16 @@ def read_idx(plain: Path, dimensions: int, expected: str) -> np.ndarray:
 
 
 def parse_idx(raw: bytes, path: Path | str, dimensions: int) -> np.ndarray:
-    """IDX of unsigned bytes: magic number 0x0800 + dimensions, the sizes, the data, and not a byte more."""
-    start, magic = 4 + 4 * dimensions, 0x0800 + dimensions
+    """The array of an IDX file of unsigned bytes: magic number 0x0800 + dimensions, sizes, exactly as many bytes."""
+    start = 4 + 4 * dimensions  # of the data
+    magic = 0x0800 + dimensions
     if len(raw) < start or int.from_bytes(raw[:4], "big") != magic:
         raise RequestError(
             f"{path} has {len(raw)} bytes and starts with 0x{raw[:4].hex()}. "
             f"Expected: the IDX magic number 0x{magic:08x} and {dimensions} sizes"
         )
-    sizes, data = np.frombuffer(raw[4:start], ">u4").tolist(), np.frombuffer(raw, np.uint8, offset=start)
+    sizes = np.frombuffer(raw[4:start], ">u4").tolist()
+    data = np.frombuffer(raw, np.uint8, offset=start)
     wanted = int(np.prod(sizes, dtype=object))
     if len(data) != wanted:
         raise RequestError(

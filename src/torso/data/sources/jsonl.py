@@ -1,4 +1,4 @@
-"""JSON lines: an object on each line, read as the row of a table."""
+"""The source `jsonl`: JSON lines, whose objects are the rows of a table."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _EXPECTED = "a .jsonl file with an object on each line, or a folder with train.j
 
 @sources.register("jsonl")
 def jsonl(options: DataConfig, seed: int) -> Dataset:
-    """Your own rows as JSON lines: objects with a label, and numbers and categories or a text, as data.csv names them;
-    or a folder with train.jsonl and test.jsonl."""
+    """Your own rows as JSON lines: objects with a label, and numbers and categories or a text (`data.csv`), or a folder
+    with train.jsonl and test.jsonl."""
     root = root_of(options, _EXPECTED)
     paths = [root / "train.jsonl", root / "test.jsonl"] if root.is_dir() else [root]
     return dataset_of_tables(root.stem, [read_jsonl(path) for path in paths], options)
 
 
 def read_jsonl(path: Path) -> Table:
-    """The objects as rows of cells; a key that an object lacks is an empty cell."""
+    """The table of a .jsonl file; a key that an object lacks is an empty cell."""
     with reading(path, _EXPECTED):
         text = path.read_text(encoding="utf-8-sig")
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
@@ -52,7 +52,7 @@ def _object(path: Path, number: int, line: str) -> dict[str, str]:
 
 
 def _cell(path: Path, number: int, name: str, value: Any) -> str:
-    """A value as a .csv would have it."""
+    """A value as the cell of a .csv file."""
     if isinstance(value, list | dict) or (isinstance(value, float) and not math.isfinite(value)):
         raise RequestError(
             f"{path}, line {number}: {name} = {value!r}. Expected: a text, a number, true, false or null"

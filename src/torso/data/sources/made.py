@@ -1,4 +1,4 @@
-"""Data that need no file: scikit-learn's digits, and Gaussian clusters of any size."""
+"""Sources that need no file: `digits` of scikit-learn, and `synthetic` Gaussian clusters of any size."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ def digits(options: DataConfig, seed: int) -> Dataset:
     images = np.rint(pixels.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)[..., None]
     whole = Images(images, labels.astype(np.int64))
     by_class = Rows.from_owner(whole.labels, 10)
-    rank = np.empty(len(whole), np.int64)  # of an image within its class
+    rank = np.empty(len(whole), np.int64)  # the place of each image within its class
     rank[by_class.order] = np.arange(len(whole)) - np.repeat(by_class.offsets[:-1], by_class.sizes)
     test = rank % 5 == 4
     return Dataset("digits", whole.take(np.flatnonzero(~test)), whole.take(np.flatnonzero(test)), classes=10)
 
 
-@cache  # 20 ms, for every run of a comparison
+@cache  # reading takes 20 ms, which every run of a comparison would pay
 def _digits_of_sklearn() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Pixels [n, 64] from 0 to 16 and labels [n], read from scikit-learn's own file: to import it takes a second."""
-    found = find_spec("sklearn")
-    for folder in (found.submodule_search_locations or ()) if found else ():
+    """Pixels [n, 64] from 0 to 16 and labels [n]. They are read from scikit-learn's file without importing it, because
+    the import takes a second."""
+    spec = find_spec("sklearn")
+    folders = spec.submodule_search_locations if spec else None
+    for folder in folders or ():
         path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
         if path.is_file():
             table = np.loadtxt(path, delimiter=",")
             return table[:, :-1], table[:, -1]
-    from sklearn.datasets import load_digits  # of a version that keeps them elsewhere
+    from sklearn.datasets import load_digits  # a version that keeps the file elsewhere
 
     raw = load_digits()
     return raw.data, raw.target
@@ -69,7 +71,8 @@ def synthetic(options: DataConfig, seed: int) -> Dataset:
 
 
 def _noisy(prototypes: NDArray[np.float32], labels: Ints, noise: float, rng: np.random.Generator) -> NDArray[np.uint8]:
-    clean: NDArray[np.float32] = prototypes[labels]
-    clean += np.float32(noise) * rng.standard_normal(clean.shape, dtype=np.float32)
-    pixels: NDArray[np.uint8] = np.rint(clean.clip(0, 1) * 255).astype(np.uint8)
+    """An image for each label: the prototype of its class plus noise."""
+    images: NDArray[np.float32] = prototypes[labels]
+    images += np.float32(noise) * rng.standard_normal(images.shape, dtype=np.float32)
+    pixels: NDArray[np.uint8] = np.rint(images.clip(0, 1) * 255).astype(np.uint8)
     return pixels

@@ -1,5 +1,4 @@
-"""Rows of a table: a .csv file, or a folder with train.csv and test.csv. Columns of numbers and of categories, or of
-text."""
+"""The source `csv`, and how the rows of any table become samples: columns of numbers and categories, or texts."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ from torso.randomness import numpy_generator
 if TYPE_CHECKING:
     from torso.config import CsvConfig, DataConfig
 
-FEW = 20  # rows: in fewer, categories and classes may all differ by chance
-_MOST = 1000  # categories of a column: more are names or texts, of which no feature can be made
+FEW = 20  # rows; in fewer rows, all categories or classes may differ by chance
+_MOST = 1000  # categories of a column; a column with more holds names or texts, which make no useful features
 
 
 @sources.register("csv")
@@ -40,7 +39,7 @@ def csv_rows(options: DataConfig, seed: int) -> Dataset:
 
 
 def dataset_of_tables(title: str, tables: list[Table], options: DataConfig) -> Dataset:
-    """What the tables say, one of training rows and one of test rows; of a single one, a part is held out."""
+    """The data set of a table of training rows and one of test rows; of a single table, a part is held out."""
     how = options.csv
     remarks: tuple[str, ...] = ()
     _check_columns(tables, how)
@@ -49,125 +48,134 @@ def dataset_of_tables(title: str, tables: list[Table], options: DataConfig) -> D
     classes = _classes(tables[0], how)
     clients = in_order({value for table in tables for value in table.column(how.client)}) if how.client else []
     if len(tables) == 1:
-        group = tables[0].numbered(*((how.client, clients, "client") if clients else (how.label, classes, "class")))
+        whole = tables[0]
+        if clients:
+            group = whole.numbered(how.client, clients, "client")
+        else:
+            group = whole.numbered(how.label, classes, "class")
         key = numpy_generator(0, "csv", "test").random(len(group))  # the same for every seed
-        tables = [tables[0].take(rows) for rows in stratified(group, how.test_share, key)]
-    columns = [] if how.text else [_column(tables[0], name, name in how.categorical) for name in _features(tables, how)]
-    wide = [column.with_those_of(tables) for column in columns]
+        tables = [whole.take(rows) for rows in stratified(group, how.test_share, key)]
+    columns: list[Numbers | Categories] = []
+    if not how.text:
+        columns = [_column(tables[0], name, name in how.categorical) for name in _features(tables, how)]
+    encoders = [column.with_those_of(tables) for column in columns]
     train, test = (
         Samples(
-            texts_of(table, how.text) if how.text else np.concatenate([c.encode(table) for c in wide], axis=1),
+            texts_of(table, how.text) if how.text else np.concatenate([c.encode(table) for c in encoders], axis=1),
             table.numbered(how.label, classes, "class"),
             table.numbered(how.client, clients, "client") if clients else None,
         )
         for table in tables
     )
-    told = tuple(column.told for column in wide)
+    described = tuple(encoder.told for encoder in encoders)
     return Dataset(
         title,
         train,
         test,
         classes=len(classes),
-        input=Texts() if how.text else of_columns(told),
+        input=Texts() if how.text else of_columns(described),
         names=tuple(clients),
         remarks=(*remarks, *_remarks(options.source, columns, tables)),
         class_names=tuple(classes),
-        columns=told,
+        columns=described,
     )
 
 
 def number(cell: str) -> float | None:
-    """A finite number, or None."""
+    """The number in a cell; None: it holds no finite number."""
     try:
-        found = float(cell)
+        value = float(cell)
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A column of numbers; a missing one is filled with the mean of the training rows."""
+    """The encoder of a column of numbers. Missing values are replaced by the mean of the training rows."""
 
     name: str
     mean: float
 
     @property
     def told(self) -> Column:
+        """The column as plain data."""
         return Column(self.name)
 
     def with_those_of(self, tables: Sequence[Table]) -> Numbers:
+        """The encoder itself: it does not depend on other rows than the training rows."""
         return self
 
     def encode(self, table: Table) -> Array:
-        """[n, 1]."""
+        """The feature [n, 1] of each row."""
         return np.array([self._of(cell, table, row) for row, cell in enumerate(table.column(self.name))]).reshape(-1, 1)
 
     def _of(self, cell: str, table: Table, row: int) -> float:
-        found = self.mean if is_missing(cell) else number(cell)
-        if found is None:
+        value = self.mean if is_missing(cell) else number(cell)
+        if value is None:
             raise RequestError(
                 f"{table.path}, line {table.lines[row]}: {self.name} = {cell!r} is no number, and the column has only "
                 f"numbers in the training rows. Expected: a number; or name it in data.csv.categorical"
             )
-        return found
+        return value
 
 
 @dataclass(frozen=True)
 class Categories:
-    """A column of categories, as many features of 0 and 1; another value is 0 in all of them. What is missing is a
-    category of its own, with the name ""."""
+    """The encoder of a column of categories: one feature, 0 or 1, for each. A value that is not among them has 0 in
+    all features; a missing value is a category with the name ""."""
 
     name: str
     values: tuple[str, ...]  # sorted
 
     @property
     def told(self) -> Column:
+        """The column as plain data."""
         return Column(self.name, self.values)
 
     def with_those_of(self, tables: Sequence[Table]) -> Categories:
-        """With the values of all rows. Those that only test rows have are features in a federation whose other clients
-        train on them; otherwise `load` leaves them out."""
+        """An encoder with the categories of all rows. Those that only test rows have become features in a federation in
+        which other clients train on them; otherwise `load` removes them."""
         return Categories(
-            self.name, tuple(sorted({one for table in tables for one in _plain(table.column(self.name))}))
+            self.name, tuple(sorted({cell for table in tables for cell in _plain(table.column(self.name))}))
         )
 
     def encode(self, table: Table) -> Array:
-        """[n, values]."""
+        """The features [n, categories] of each row."""
         place = {value: number for number, value in enumerate(self.values)}
-        found = np.zeros((len(table), len(self.values)))
+        features = np.zeros((len(table), len(self.values)))
         for row, cell in enumerate(_plain(table.column(self.name))):
             if cell in place:
-                found[row, place[cell]] = 1
-        return found
+                features[row, place[cell]] = 1
+        return features
 
 
 def _plain(cells: Iterable[str]) -> list[str]:
-    """The cells with "" for whatever stands for a missing value."""
+    """The cells, with "" in place of every cell that stands for a missing value."""
     return ["" if is_missing(cell) else cell for cell in cells]
 
 
 def _column(train: Table, name: str, categorical: bool) -> Numbers | Categories:
-    """How a column is encoded, from the training rows: numbers where all that is there are numbers."""
+    """The encoder of a column, by its training rows: numbers if all values are numbers, otherwise categories."""
     cells = train.column(name)
-    there = [cell for cell in cells if not is_missing(cell)]
-    if not there:
+    present = [cell for cell in cells if not is_missing(cell)]
+    if not present:
         raise RequestError(
             f"{train.path}: column {name!r} has no value in the training rows. "
             "Expected: at least one, or its name in data.csv.drop"
         )
-    numbers = [found for found in map(number, there) if found is not None]
-    if len(numbers) == len(there) and not categorical:
+    numbers = [value for value in map(number, present) if value is not None]
+    if len(numbers) == len(present) and not categorical:
         return Numbers(name, math.fsum(numbers) / len(numbers))
     values = tuple(sorted(set(_plain(cells))))
-    if all(Path(cell).suffix.lower() in SUFFIXES for cell in there):
+    if all(Path(cell).suffix.lower() in SUFFIXES for cell in present):
         raise RequestError(
-            f"{train.path}: column {name!r} names image files, such as {there[0]!r}, and a table is read without them. "
-            "Expected: the images in folders (CLIENT/CLASS/*.jpg); or its name in data.csv.drop"
+            f"{train.path}: column {name!r} names image files, such as {present[0]!r}, and a table is read without "
+            "them. Expected: the images in folders (CLIENT/CLASS/*.jpg); or its name in data.csv.drop"
         )
     if len(values) > _MOST:
         raise RequestError(
-            f"{train.path}: column {name!r} has {len(values)} different values, such as {there[0]!r}. "
+            f"{train.path}: column {name!r} has {len(values)} different values, such as {present[0]!r}. "
             f"Expected: numbers, or at most {_MOST} categories; name it in data.csv.text if it is a text, and in "
             "data.csv.drop if it is no feature"
         )
@@ -175,25 +183,17 @@ def _column(train: Table, name: str, categorical: bool) -> Numbers | Categories:
 
 
 def _check_columns(tables: Sequence[Table], how: CsvConfig) -> None:
-    """The columns that the config names must be there, and the same in both files."""
+    """Refuse a config that names missing columns, and a test file that lacks columns of the training file."""
     train = tables[0]
-    named = [("label", how.label), *([("client", how.client)] if how.client else [])]
+    named = [("label", how.label)]  # key of data.csv, name of a column
+    if how.client:
+        named += [("client", how.client)]
     named += [("text", name) for name in how.text]
     if not how.text:
         named += [("drop", name) for name in how.drop] + [("categorical", name) for name in how.categorical]
     for key, name in named:
         if name not in train.names:
-            other = next((mark for mark in ";\t|" if len(train.names) == 1 and mark in train.names[0]), "")
-            if other:
-                raise RequestError(
-                    f"{train.path} has {other!r} between its fields, and data.csv.delimiter = {how.delimiter!r}. "
-                    f'Expected: --set "data.csv.delimiter={other!r}"'
-                )
-            hint = did_you_mean(name, train.names)
-            more = "" if how.names or key != "label" else ". A .csv without a line of names needs data.csv.names"
-            raise RequestError(
-                f"data.csv.{key} = {name!r} is no column of {train.path}{hint} Columns: {', '.join(train.names)}{more}"
-            )
+            raise _no_column(train, key, name, how)
     needed = {name for _, name in named} if how.text else set(train.names) - set(how.drop)
     for table in tables[1:]:
         missing = [name for name in train.names if name in needed and name not in table.names]
@@ -201,46 +201,70 @@ def _check_columns(tables: Sequence[Table], how: CsvConfig) -> None:
             raise RequestError(f"{table.path} has no column {missing[0]!r}. Expected: the columns of {train.path}")
 
 
+def _no_column(train: Table, key: str, name: str, how: CsvConfig) -> RequestError:
+    """The error for a column that does not exist. A table with one column may have another delimiter."""
+    delimiter = next((mark for mark in ";\t|" if len(train.names) == 1 and mark in train.names[0]), "")
+    if delimiter:
+        return RequestError(
+            f"{train.path} has {delimiter!r} between its fields, and data.csv.delimiter = {how.delimiter!r}. "
+            f'Expected: --set "data.csv.delimiter={delimiter!r}"'
+        )
+    hint = did_you_mean(name, train.names)
+    more = "" if how.names or key != "label" else ". A .csv without a line of names needs data.csv.names"
+    return RequestError(
+        f"data.csv.{key} = {name!r} is no column of {train.path}{hint} Columns: {', '.join(train.names)}{more}"
+    )
+
+
 def _features(tables: Sequence[Table], how: CsvConfig) -> list[str]:
     """The columns that features are made of, in the order of the training file."""
-    aside = {how.label, how.client, *how.drop}
-    names = [name for name in tables[0].names if name not in aside]
+    unused = {how.label, how.client, *how.drop}
+    names = [name for name in tables[0].names if name not in unused]
     if not names:
-        missing = ", ".join(sorted(aside - {""}))
-        raise RequestError(f"{tables[0].path} has no column beside {missing}. Expected: features")
+        listed = ", ".join(sorted(unused - {""}))
+        raise RequestError(f"{tables[0].path} has no column beside {listed}. Expected: features")
     return names
 
 
 def _classes(train: Table, how: CsvConfig) -> list[str]:
-    """The values of the label column, in their order as numbers or as words."""
-    found = in_order({value for value in train.column(how.label) if not is_missing(value)})
-    if len(found) == len(train) >= FEW:
+    """The classes: the values of the label column, sorted as numbers or as words."""
+    classes = in_order({value for value in train.column(how.label) if not is_missing(value)})
+    if len(classes) == len(train) >= FEW:
         raise RequestError(
-            f"data.csv.label = {how.label!r}: each of the {len(train)} rows of {train.path} has a class of its own. "
+            f"data.csv.label = {how.label!r}: each of the {len(train)} rows of {train.path} has a different class. "
             "Expected: classes of several rows; a number to be predicted has none"
         )
-    return found
+    return classes
 
 
 def in_order(values: Iterable[str]) -> list[str]:
-    """The cells as numbers where all of them are numbers, otherwise as words."""
+    """The values sorted as numbers if all of them are numbers, otherwise as words."""
     every = list(values)
-    by_number = {value: found for value in every if (found := number(value)) is not None}
-    return sorted(every, key=lambda value: (by_number[value], value)) if len(by_number) == len(every) else sorted(every)
+    numbers: dict[str, float] = {}
+    for value in every:
+        found = number(value)
+        if found is not None:
+            numbers[value] = found
+    if len(numbers) < len(every):
+        return sorted(every)
+    return sorted(every, key=lambda value: (numbers[value], value))
 
 
 def _remarks(source: str, columns: Sequence[Numbers | Categories], tables: Sequence[Table]) -> tuple[str, ...]:
-    """What was missing and how it was filled, and columns that say nothing of another row."""
-    said, ids = [], [c for c in columns if isinstance(c, Categories) and len(c.values) == len(tables[0]) >= FEW]
-    alone = tuple(
-        f"data.source = {source!r}: {c.name} is another in each of the {len(tables[0])} training rows, and becomes as "
-        f"many features. If it is an id: data.csv.drop={c.name}"
-        for c in ids
-    )
+    """Remarks on columns that may be ids, and on missing values and how they were filled."""
+    rows = len(tables[0])
+    remarks = [
+        f"data.source = {source!r}: {column.name} has another value in each of the {rows} training rows, and becomes "
+        f"as many features. If it is an id: data.csv.drop={column.name}"
+        for column in columns
+        if isinstance(column, Categories) and len(column.values) == rows >= FEW
+    ]
+    filled = []
     for column in columns:
-        count = sum(map(is_missing, (cell for table in tables for cell in table.column(column.name))))
+        count = sum(is_missing(cell) for table in tables for cell in table.column(column.name))
         if count:
             how = f"mean {column.mean:.6g}" if isinstance(column, Numbers) else "a category of their own"
-            said.append(f"{column.name} ({count}, {how})")
-    filled = (f"data.source = {source!r}: missing values were filled: {', '.join(said)}",) if said else ()
-    return (*alone, *filled)
+            filled.append(f"{column.name} ({count}, {how})")
+    if filled:
+        remarks.append(f"data.source = {source!r}: missing values were filled: {', '.join(filled)}")
+    return tuple(remarks)

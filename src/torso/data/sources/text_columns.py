@@ -1,4 +1,4 @@
-"""The text of each row of a table: one column, or several joined by blanks."""
+"""Texts from the rows of a table: one column, or several joined by blanks."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from torso.errors import RequestError
 
 
 def texts_of(table: Table, columns: Sequence[str]) -> Array:
-    """str [n], in an array of objects."""
-    found = np.empty(len(table), dtype=object)
-    cells = zip(*(table.column(name) for name in columns), strict=True)
-    found[:] = [" ".join(cell for cell in row if cell) for row in cells]
-    return found
+    """The text of each row, str [n] in an array of objects."""
+    texts = np.empty(len(table), dtype=object)
+    rows = zip(*(table.column(name) for name in columns), strict=True)
+    texts[:] = [" ".join(cell for cell in row if cell) for row in rows]
+    return texts
 
 
 def with_text(
     tables: Sequence[Table], columns: Sequence[str], empty: Literal["refuse", "skip"], source: str
 ) -> tuple[list[Table], tuple[str, ...]]:
-    """The tables without rows that have no text, and a remark that says how many; or a refusal with the line."""
+    """The tables without the rows that have no text, and a remark with their number; if `empty` is "refuse", such a row
+    is an error that names its line."""
     kept, left_out = [], []
     for table in tables:
-        has = texts_of(table, columns) != ""
-        missing = [table.lines[row] for row in np.flatnonzero(~has)]
+        has_text = texts_of(table, columns) != ""
+        missing = [table.lines[row] for row in np.flatnonzero(~has_text)]
         if missing and empty == "refuse":
             raise RequestError(
                 f"{table.path}, line {missing[0]}: the text is empty ({', '.join(columns)}), {len(missing)} in all. "
                 "Expected: a text in every row, or data.text.empty = skip"
             )
-        if missing and not has.any():
+        if missing and not has_text.any():
             raise RequestError(f"{table.path}: every text is empty ({', '.join(columns)}). Expected: texts")
-        kept.append(table.take(np.flatnonzero(has)) if missing else table)
+        kept.append(table.take(np.flatnonzero(has_text)) if missing else table)
         left_out += missing
     if not left_out:
         return kept, ()
