@@ -92,8 +92,8 @@ def answers(
 @objectives.register("not-true")
 @dataclass(frozen=True)
 class NotTrue(Taught):
-    """Cross-entropy + β·KL(q̃ᵍ ‖ q̃), soft-max at temperature τ over the classes that are not the label, of the received
-    model (q̃ᵍ) and of the client's (FedNTD, spec 19.4).
+    """Cross-entropy + β·KL(q̃ᵍ ‖ q̃), soft-max at temperature τ over the classes that are not the label, of the
+    received model (q̃ᵍ) and of the client's (FedNTD, spec 19.4).
 
     `scale = "tau-squared"` multiplies the second term by τ², as the authors' code does."""
 
@@ -162,8 +162,8 @@ class Prototypical(Taught):
 @objectives.register("mean-regularised")
 @dataclass(frozen=True)
 class MeanRegularised(Taught):
-    """Cross-entropy + κ·½·(the mean over features of (f̄ − z̄)²), f̄ the mean feature of the batch and z̄ the consensus of
-    all clients, once there is one (FedDBE, spec 19.15)."""
+    """Cross-entropy + κ·½·(the mean over features of (f̄ − z̄)²), f̄ the mean feature of the batch and z̄ the consensus
+    of all clients, once there is one (FedDBE, spec 19.15)."""
 
     kappa: NotNegative = 50.0
 
