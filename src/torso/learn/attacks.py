@@ -247,7 +247,8 @@ def attacked(federation: Federation, attack: Attack, fraction: float, seed: int)
     if not count:
         raise RequestError(
             f"attack.fraction = {fraction} of {len(training)} training clients makes none of them malicious, and "
-            f"attack.kind = {attacks.name_of(attack)!r}. Accepted: {1 / len(training):.3g} or more, or attack.kind = none"
+            f"attack.kind = {attacks.name_of(attack)!r}. Accepted: {1 / len(training):.3g} or more, or attack.kind = "
+            "none"
         )
     drawn = numpy_generator(seed, "attack", "clients").choice(training, count, replace=False)
     federation = replace(federation, malicious=frozenset(drawn.tolist()))
