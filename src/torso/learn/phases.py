@@ -1,5 +1,7 @@
-"""Phases of local training: which parts train, in which order, for how long. `Phase` is the user's form, `LocalPhase`
-the form that the local loop needs."""
+"""Phases of local training: which parts train, in which order, for how long.
+
+`Phase` is the user's form; `LocalPhase` is the form that the local loop needs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Sharpness-aware steps: the gradient is taken at the nearby point where the loss is about highest (FedSAM, spec
-19.6)."""
+"""Sharpness-aware steps, which take the gradient where the loss nearby is about highest (FedSAM, spec 19.6)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The arguments and the result of the local loop: LocalContext (the same for all clients of a worker), LocalTask (data,
-phases and settings of G clients) and LocalResult.
+"""The input and output of the local loop.
+
+`LocalContext` is the same for all clients of a worker; `LocalTask` has the data, phases and settings of G clients;
+`LocalResult` is the result.
 
 G clients, B samples; tensors are stacked [G, *].
 """

@@ -1,5 +1,4 @@
-"""The server's part of a round: server rules and statistics, as pure functions of its state and what the clients
-sent."""
+"""The server's part of a round: server rules and statistics, as pure functions of its state and the uploads."""
 
 from torso.server import attention as attention  # registers its statistics
 from torso.server import centre as centre  # registers its statistics
