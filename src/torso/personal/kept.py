@@ -1,5 +1,4 @@
-"""Own models that a visit leaves on the client: the local model before aggregation (as Fed-RoD measures), and
-Ditto's."""
+"""Own models that a visit leaves on the client: the local model before aggregation, and Ditto's."""
 
 from __future__ import annotations
 
