@@ -54,10 +54,11 @@ personals: Registry[type[Personal]] = Registry("method.personal")
 @personals.register("held")
 @dataclass(frozen=True)
 class Personal:
-    """The model that a client holds, followed by fine-tuning if there are `phases`. The base class of all strategies.
+    """The model that a client holds, followed by fine-tuning if there are `phases`.
 
     Fine-tuning uses `factor` times personalize.lr, or times the learning rate of the run's first or last round (spec
-    8.4)."""
+    8.4). This class is also the base of all other strategies: a subclass overrides the functions in which it
+    differs."""
 
     phases: tuple[Phase, ...] = ()
     factor: Positive = 1.0
