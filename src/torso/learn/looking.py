@@ -65,26 +65,26 @@ def _rows_at_once(context: LocalContext, deck: Deck, each: int) -> int:
 
 def _as_rows(net: Network, tensors: Tensors, batch: Batch, full: int, apart: bool) -> Output:
     """The output of one model [1, *] for a batch with several rows. `apart`: samples do not depend on each other."""
-    rows, width = batch.labels.shape
+    rows, samples = batch.labels.shape
     if rows == 1:
         return _in_few_widths(net, tensors, batch, full)
     if not apart:
         return apply(net, {n: t.expand(rows, *t.shape[1:]) for n, t in tensors.items()}, batch.inputs, batch.real)
     said = _in_parts(net, tensors, batch.inputs.flatten(0, 1).unsqueeze(0), None)
-    fields = (None if field is None else field.reshape(rows, width, *field.shape[2:]) for field in said)
+    fields = (None if field is None else field.reshape(rows, samples, *field.shape[2:]) for field in said)
     return Output(*fields)  # type: ignore[arg-type]
 
 
 def _in_few_widths(net: Network, tensors: Tensors, batch: Batch, full: int) -> Output:
     """The output for a batch. cuDNN chooses its kernels again for every new width, which takes longer than computing a
     few more samples. So the last batch of a single client is padded with zeros if that changes no output."""
-    x, width = batch.inputs, batch.labels.shape[1]
-    more = wider(width, full) - width if width < full else 0
+    x, samples = batch.inputs, batch.labels.shape[1]
+    more = wider(samples, full) - samples if samples < full else 0
     alone = len(x) == 1 and batch.real is None
     if not more or net.body.native or not x.is_cuda or not alone or not pads(net, x):
         return _in_parts(net, tensors, x, batch.real)
     said = _in_parts(net, tensors, torch.cat([x, x.new_zeros(1, more, *x.shape[2:])], dim=1), None)
-    return Output(*(None if field is None else field[:, :width] for field in said))  # type: ignore[arg-type]
+    return Output(*(None if field is None else field[:, :samples] for field in said))  # type: ignore[arg-type]
 
 
 def _in_parts(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None) -> Output:

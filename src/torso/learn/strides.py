@@ -67,11 +67,11 @@ def epoch(learner: Learner, task: LocalTask, number: int) -> None:
     deal: Deal = recorder.made(("deal", form), lambda: Deal.room(form, deck.index.device))
     deal.fill(deck, form, task.shuffle, number, filled)
     recorder.play(("deal", form), lambda: Play(lambda: deal.deal(form), lambda: deal.deal(form)))
-    walk = _Walk(learner, task, recorder, deal)
-    walk.begin()
+    replays = _EpochReplay(learner, task, recorder, deal)
+    replays.begin()
     for start, steps, rows, masked in blocks(filled):
-        walk.go(start, steps, rows, masked)
-    walk.end()
+        replays.go(start, steps, rows, masked)
+    replays.end()
 
 
 def blocks(filled: NDArray[np.int64]) -> Iterator[tuple[int, int, int, bool]]:
@@ -97,7 +97,7 @@ def blocks(filled: NDArray[np.int64]) -> Iterator[tuple[int, int, int, bool]]:
 
 
 @dataclass
-class _Walk:
+class _EpochReplay:
     """The replays of one epoch."""
 
     learner: Learner

@@ -90,9 +90,9 @@ class LocalAggregation(Personal):
 
     def learned(self, at: VisitStart, weights: Tensors) -> Tensors:
         """The trained weights W [G, *]; the clients may take different numbers of passes."""
-        how = replace(at.task.shuffle, purpose=f"{at.task.shuffle.purpose} ala")
-        some, _ = at.task.deck.parted(1 - self.sample, key(how.seed, how.purpose, how.round))
-        task = replace(at.task, deck=some, shuffle=how)
+        shuffle = replace(at.task.shuffle, purpose=f"{at.task.shuffle.purpose} ala")
+        some, _ = at.task.deck.parted(1 - self.sample, key(shuffle.seed, shuffle.purpose, shuffle.round))
+        task = replace(at.task, deck=some, shuffle=shuffle)
         is_first = at.notes[VISITS] == 1  # [G]: W has not been trained before
         set_modes(task.context.net, frozenset())  # the network does not change, running statistics included
         most = self.first_epochs if self.settled and bool(is_first.any()) else 0

@@ -73,13 +73,13 @@ class Aligned(Personal):
         body = learnable(net, (n for n in part_names(net, "body") if n in moved_by(task.plan)))
         if not body or not self.lr:
             return {}
-        how = task.shuffle.for_use("align")
-        total, count = class_sums(task.context, task.deck, at.own, at.batch_size, how)
+        shuffle = task.shuffle.for_use("align")
+        total, count = class_sums(task.context, task.deck, at.own, at.batch_size, shuffle)
         means = total / count.clamp(min=1).unsqueeze(-1)  # [G, C, d]
         counts = task.deck.class_counts(task.context.classes)
         tensors = at.received
         for epoch in range(self.epochs):
-            for batch in replace(task, shuffle=how).epoch(epoch):
+            for batch in replace(task, shuffle=shuffle).epoch(epoch):
                 set_modes(net, frozenset())  # running statistics do not change
                 goal = at_class(means, batch.labels)
                 taught = {f"{TOLD}means": goal, f"{TOLD}known": self.weights(batch, means.shape[1])}

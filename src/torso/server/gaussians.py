@@ -47,7 +47,7 @@ class ClientFeatures(NamedTuple):
         """The samples for which `chosen` [n] is 1; the others become padding."""
         return self._replace(real=self.real * chosen)
 
-    def members(self, classes: int) -> Tensor:
+    def one_hot(self, classes: int) -> Tensor:
         """The labels as one-hot rows [G, n, C]; rows of padding are zero."""
         return F.one_hot(self.labels, classes).to(self.features.dtype) * self.real.unsqueeze(-1)
 
@@ -77,7 +77,7 @@ def _head(weight: Tensor, means: Tensor, counts: Tensor, like: Tensor) -> Tensor
 def estimated(seen: ClientFeatures, told: Gaussians, floor: float) -> Gaussians:
     """The clients' own estimates: class means, and the covariance with `floor` added to its diagonal. A class without
     samples has the server's mean (`told`)."""
-    member = seen.members(told.means.shape[1])
+    member = seen.one_hot(told.means.shape[1])
     count = member.sum(dim=1)
     means = (member.mT @ seen.features) / count.clamp(min=1).unsqueeze(-1)
     means = torch.where((count > 0).unsqueeze(-1), means, told.means)
@@ -153,7 +153,7 @@ class GaussianClasses(Statistics):
         global estimate."""
         grid = torch.linspace(0, 1, self.steps + 1, device=seen.features.device)
         pairs = torch.stack([grid, grid], dim=1) if self.betas == "one" else torch.cartesian_prod(grid, grid)
-        counts = seen.members(told.means.shape[1]).sum(dim=1)
+        counts = seen.one_hot(told.means.shape[1]).sum(dim=1)
         fold = torch.arange(seen.labels.shape[1], device=seen.labels.device) % self.folds
         total = torch.zeros(len(pairs), len(seen.labels), device=seen.features.device)
         for number in range(self.folds):
