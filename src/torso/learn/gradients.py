@@ -72,7 +72,7 @@ def check_gradients(axis: Registry[Any], choice: object, grads: Tensors, like: T
         if name not in like:
             raise RunFailed(f"{what}, which does not learn here. Expected: some of {', '.join(like)}")
         if not isinstance(grad, Tensor):
-            raise RunFailed(f"{what} that is no tensor but {type(grad).__name__}")
+            raise RunFailed(f"{what} that is no tensor but {type(grad).__name__}. Expected: a tensor")
         if grad.shape != like[name].shape:
             raise RunFailed(
                 f"{what} of shape {list(grad.shape)}. Expected: {list(like[name].shape)}, clients first (here "

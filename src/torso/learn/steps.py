@@ -69,7 +69,11 @@ class Learner:
     def at(self, tensors: Tensors, batch: Batch) -> tuple[Tensors, Tensor]:
         """As `leading`, with the summed losses [G]. Does not count the samples."""
         if self.exact and (runs := runs_of(batch)):
-            return joined([self._of(rows).at(rows_of(tensors, rows), of_run(batch, rows, n)) for rows, n in runs])
+            parts = []
+            for rows, samples in runs:
+                unpadded = of_run(batch, rows, samples)
+                parts.append(self._of(rows).at(rows_of(tensors, rows), unpadded))
+            return joined(parts)
         objective = self.settings.objective
         if objective.teachers:
             batch = replace(batch, taught=self._taught(batch))
@@ -85,10 +89,10 @@ class Learner:
         They are zero for clients without samples in the batch."""
         objective = self.settings.objective
         some = batch if batch.lead is None else batch.first(batch.lead)
-        models = {
-            name: {n: t[: batch.lead] for n, t in teacher(name, self.start, self.notes).items() if n in self.tensors}
-            for name in models_of(objective)
-        }
+        models: dict[str, Tensors] = {}
+        for name in models_of(objective):
+            tensors = teacher(name, self.start, self.notes)
+            models[name] = {n: t[: batch.lead] for n, t in tensors.items() if n in self.tensors}
         said: Tensors = {}
         if models:
             said = answers(self.net, objective, models, some.inputs, some.real)

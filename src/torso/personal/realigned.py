@@ -24,8 +24,8 @@ class Realigned(Personal):
     def check(self, net: Network) -> None:
         if not isinstance(net.head, SparseSimplexHead):
             raise RequestError(
-                f"method.personal = 'realigned' takes norms of one head to another, and {type(net.head).__name__} has "
-                "none to take them to. Accepted: method.head = 'sparse-simplex'"
+                "method.personal = 'realigned' scales an auxiliary head by the norms of the client's own, and "
+                f"{type(net.head).__name__} has no auxiliary head. Accepted: method.head = 'sparse-simplex'"
             )
 
     def begin(self, at: OwnModelStart) -> Tensors:

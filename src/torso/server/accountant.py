@@ -108,7 +108,7 @@ def noise_for(epsilon: float, spent: Callable[[float], float]) -> float:
         low, high = high, high * 2
         if high > 1e6:
             raise RequestError(
-                f"privacy.epsilon = {epsilon:g} cannot be kept: noise of a million times the clip is not enough. "
+                f"privacy.epsilon = {epsilon:g} cannot be reached: noise of a million times the clip is not enough. "
                 "Expected: a larger privacy.epsilon or privacy.delta, or fewer rounds"
             )
     while high - low > _CLOSE * high:

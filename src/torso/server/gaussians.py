@@ -115,12 +115,14 @@ class GaussianClasses(Statistics):
         bias = any(name == "bias" for name, _ in net.head.named_parameters())
         if type(net.head) is not Linear or not bias or share.intersection(net.parts["head"]):
             raise RequestError(
-                "method.statistics = 'gaussians' makes each client's head from class means and a covariance, which "
-                "needs a linear head with a bias that nobody trains and shares. Accepted: method.head = 'linear', "
+                "method.statistics = 'gaussians' computes each client's head from class means and a covariance, which "
+                "needs a linear head with a bias that is neither trained nor shared. Accepted: method.head = 'linear', "
                 "model.head_bias = true, method.train and method.share = 'body'"
             )
         if self.folds < 2:
-            raise RequestError(f"method.statistics.folds = {self.folds}: nothing is left to learn from. Accepted: 2 …")
+            raise RequestError(
+                f"method.statistics.folds = {self.folds} leaves no samples for the estimates. Accepted: 2 or more"
+            )
 
     def declares(self, net: Network, classes: int) -> Declared:
         d = net.body.features

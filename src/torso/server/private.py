@@ -2,8 +2,9 @@
 
 Every client's change Δ_k = θ_k − θ, all tensors that travel as one vector, is clipped to the length S. The changes are
 added up, noise N(0, z²S²) is added to the sum, and the sum is divided by the expected number of participants m = q·N.
-It is not divided by the number of uploads: so one client changes the sum by at most S, whoever else takes part. G
-clients, * a tensor's shape.
+It is not divided by the number of uploads: so one client changes the sum by at most S, whichever others take part.
+
+G clients, * a tensor's shape.
 """
 
 from __future__ import annotations
