@@ -291,7 +291,7 @@ def test_without_an_attack_everybody_is_benign() -> None:
         (("attack.fraction=1.0",), "attack.fraction = 1.0"),
         (
             ("attack.kind=random-updates", "attack.fraction=0.01"),
-            "attack.fraction = 0.01 of 10 training clients is nobody",
+            "attack.fraction = 0.01 of 10 training clients makes none of them malicious",
         ),
         (
             ("attack.kind=random-updates", "method.name=fedncm"),

@@ -122,7 +122,7 @@ def test_the_noise_keeps_the_budget_where_rounding_up_costs_more() -> None:
 
 
 def test_a_budget_that_cannot_be_kept_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"privacy\.epsilon = 1 cannot be kept"):
+    with pytest.raises(RequestError, match=r"privacy\.epsilon = 1 cannot be reached"):
         noise_for(1.0, lambda _: 2.0)
 
 

@@ -1,1 +1,1 @@
-"""What a client does with its data: objectives, drift corrections, schedules and the one local loop."""
+"""What a client does with its data: the local loop, objectives, drift corrections, steps, attacks and schedules."""

@@ -1,4 +1,4 @@
-"""What malicious clients do (spec 9.6): to their labels and images before the run, and to what they send in a round.
+"""Attacks of malicious clients (spec 9.6): on their labels and images before the run, and on what they send in a round.
 
 G clients, tensors stacked [G, *].
 """
@@ -25,63 +25,66 @@ from torso.registry import Registry
 
 @dataclass(frozen=True)
 class Upload:
-    """An honest upload: `change` [G, *] of the parameters that travel; whose it is, and among how many participants.
+    """The honest upload of malicious clients, from which an attack makes theirs.
 
-    A statistic that is sent beside the model is an upload of its own: a change from zero, or from what was received
-    under its name. `what`: its name."""
+    A statistic that is sent with the model is an upload of its own. Its change is the difference to what the server
+    sent under the same name, or to zero."""
 
-    change: Tensors
-    clients: tuple[int, ...]
-    participants: int
+    change: Tensors  # [G, *]: the changes of the parameters that travel
+    clients: tuple[int, ...]  # the G malicious clients
+    participants: int  # number of participants of the round
     seed: int
     round: int
-    what: str = "noise"
+    what: str = "noise"  # a name for the random numbers: those of each statistic differ from those of the model
 
 
 class Attack:
-    """The base of attacks. A client that overrides nothing is honest."""
+    """The base class of attacks. An attack that overrides nothing does nothing."""
 
     def labels(self, honest: Tensor, classes: int, rng: np.random.Generator) -> Tensor:
-        """The labels [n] that malicious clients train on, in place of their own; asked once, before the run."""
+        """The labels [n] that all malicious clients train on, instead of their own. Called once, before the run."""
         return honest
 
     def samples(self, honest: Tensor, labels: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """The images, uint8 [n, H, W, C], and labels [n] that one of them trains on; asked once, after `labels`."""
+        """The images, uint8 [n, H, W, C], and labels [n] that a malicious client trains on. Called once for each of
+        them, after `labels`."""
         return honest, labels
 
     def marked(self, images: Tensor) -> Tensor | None:
-        """Images, uint8 [n, H, W, C], with what makes the model answer as attackers want; None: it is not that kind."""
+        """Images, uint8 [n, H, W, C], with the trigger of a backdoor; None: the attack is no backdoor."""
         return None
 
     def wanted(self) -> int:
-        """The class that marked images are to be taken for."""
+        """The class that the model shall predict for images with the trigger."""
         return 0
 
     def upload(self, honest: Upload) -> Tensors:
-        """The change [G, *] that malicious clients send; what is not named is sent as it was learned."""
+        """The changes [G, *] that malicious clients send. Tensors that are not in the result are sent unchanged."""
         return {}
 
     def together(self, honest: Tensors, attackers: int) -> Tensors:
-        """The change [*] that all malicious participants of a round send, who know the changes [H, *] of all honest
-        ones; what is not named is sent as it was learned."""
+        """The change [*] that every malicious participant of a round sends, if they know the changes [H, *] of all
+        honest participants. Tensors that are not in the result are sent unchanged."""
         return {}
 
     @classmethod
     def colludes(cls) -> bool:
-        """Whether what attackers send depends on what others send."""
+        """Whether malicious clients use the uploads of honest ones."""
         return cls.together is not Attack.together
 
     @classmethod
     def changes_samples(cls) -> bool:
+        """Whether malicious clients train on changed images."""
         return cls.samples is not Attack.samples or cls.marked is not Attack.marked
 
     @classmethod
     def changes_data(cls) -> bool:
-        """Whether attackers train on other labels or samples than they were given."""
+        """Whether malicious clients train on changed labels or images."""
         return cls.labels is not Attack.labels or cls.changes_samples()
 
     @classmethod
     def replaces_uploads(cls) -> bool:
+        """Whether malicious clients send something else than what they learned."""
         return cls.upload is not Attack.upload or cls.colludes()
 
 
@@ -91,13 +94,13 @@ attacks: Registry[type[Attack]] = Registry("attack.kind")
 @attacks.register("none")
 @dataclass(frozen=True)
 class NoAttack(Attack):
-    """Nobody attacks."""
+    """No attack: all clients are honest."""
 
 
 @attacks.register("label-poisoning")
 @dataclass(frozen=True)
 class LabelPoisoning(Attack):
-    """Training labels are drawn anew, uniformly, once before the run."""
+    """Random training labels, drawn uniformly once before the run."""
 
     def labels(self, honest: Tensor, classes: int, rng: np.random.Generator) -> Tensor:
         return torch.from_numpy(rng.integers(classes, size=len(honest)))
@@ -106,7 +109,7 @@ class LabelPoisoning(Attack):
 @attacks.register("label-flip")
 @dataclass(frozen=True)
 class LabelFlip(Attack):
-    """Class c of C is trained on as class C − 1 − c (Fang et al. 2020)."""
+    """Swapped training labels: class c of C becomes class C − 1 − c (Fang et al. 2020)."""
 
     def labels(self, honest: Tensor, classes: int, rng: np.random.Generator) -> Tensor:
         return classes - 1 - honest
@@ -115,8 +118,9 @@ class LabelFlip(Attack):
 @attacks.register("backdoor")
 @dataclass(frozen=True)
 class Backdoor(Attack):
-    """A white square of `size` pixels in the lower right corner of a `share` of the images, trained on as class
-    `target` (BadNets, Gu et al. 2017). The measure backdoor tells how often a marked test image is taken for it."""
+    """A backdoor: a white square of `size` × `size` pixels in the lower right corner of a `share` of the training
+    images, whose label becomes `target` (BadNets, Gu et al. 2017). The measure backdoor says how often a test image
+    with the square is classified as `target`."""
 
     target: CountOrZero = 0
     share: Fraction = 0.5
@@ -146,7 +150,7 @@ class Backdoor(Attack):
 @attacks.register("random-updates")
 @dataclass(frozen=True)
 class RandomUpdates(Attack):
-    """Gaussian noise of mean 0, whose spread is that of all entries of the client's honest update."""
+    """Gaussian noise of mean 0, with the standard deviation of all entries of the client's honest update."""
 
     def upload(self, honest: Upload) -> Tensors:
         entries = torch.cat([change.reshape(len(change), -1) for change in honest.change.values()], dim=1)
@@ -162,7 +166,7 @@ class RandomUpdates(Attack):
 @attacks.register("model-replacement")
 @dataclass(frozen=True)
 class ModelReplacement(Attack):
-    """The honest update times the number of participants: after averaging, the server has the attacker's model."""
+    """The honest update times the number of participants, so that the average is the attacker's model."""
 
     def upload(self, honest: Upload) -> Tensors:
         return {name: change * honest.participants for name, change in honest.change.items()}
@@ -171,7 +175,7 @@ class ModelReplacement(Attack):
 @attacks.register("sign-flip")
 @dataclass(frozen=True)
 class SignFlip(Attack):
-    """The honest update with its sign changed, `factor` times as long."""
+    """The negative of the honest update, times `factor`."""
 
     factor: Positive = 1.0
 
@@ -182,8 +186,8 @@ class SignFlip(Attack):
 @attacks.register("not-finite")
 @dataclass(frozen=True)
 class NotFinite(Attack):
-    """NaN in place of every number of the update. A server that used one such upload would have no model left: it must
-    be found, and left out."""
+    """NaN instead of every number of the update. One of these uploads in the mean would destroy the model, so the
+    server must find it and leave it out."""
 
     def upload(self, honest: Upload) -> Tensors:
         return {name: torch.full_like(change, math.nan) for name, change in honest.change.items()}
@@ -192,8 +196,8 @@ class NotFinite(Attack):
 @attacks.register("alie")
 @dataclass(frozen=True)
 class ALittleIsEnough(Attack):
-    """μ − zσ of the round's honest updates, which the attackers know, number by number; `z` = 0 takes the largest z
-    that leaves a majority beyond it (ALIE, Baruch et al. 2019)."""
+    """μ − zσ of the round's honest updates, number by number; the attackers know these updates. With `z` = 0, z is the
+    largest at which a majority lies beyond it (ALIE, Baruch et al. 2019)."""
 
     z: NotNegative = 0.0
 
@@ -208,8 +212,8 @@ class ALittleIsEnough(Attack):
 
 
 def hidden_deviations(participants: int, attackers: int) -> float:
-    """z with Φ(z) = (n − f − s)/(n − f): s = ⌊n/2⌋ + 1 − f honest updates beyond z make a majority with f attackers. 0
-    where that would lie on the other side of the mean, as it does while f is small."""
+    """z with Φ(z) = (n − f − s)/(n − f): the s = ⌊n/2⌋ + 1 − f honest updates beyond z are a majority together with f
+    attackers. If f is small, this z would lie on the other side of the mean; then it is 0."""
     honest = participants - attackers
     supporters = max(participants // 2 + 1 - attackers, 1)
     return NormalDist().inv_cdf(max((honest - supporters) / honest, 0.5))
@@ -218,8 +222,8 @@ def hidden_deviations(participants: int, attackers: int) -> float:
 @attacks.register("inner-product")
 @dataclass(frozen=True)
 class InnerProduct(Attack):
-    """−factor times the mean of the honest updates of the round, which the attackers know (inner-product manipulation,
-    Xie et al. 2020)."""
+    """−`factor` times the mean of the round's honest updates, which the attackers know (inner-product manipulation, Xie
+    et al. 2020)."""
 
     factor: Positive = 0.5
 
@@ -228,21 +232,23 @@ class InnerProduct(Attack):
 
 
 def mean_over(stacked: Tensor) -> Tensor:
-    """The mean over the first dimension, one client after the other: no number of threads changes a bit of it."""
+    """The mean over the first dimension, added client by client, so that its bits do not depend on the number of
+    threads."""
     return reduce(torch.add, stacked.unbind()) / len(stacked)
 
 
 def attacked(federation: Federation, attack: Attack, fraction: float, seed: int) -> Federation:
-    """The federation with its malicious clients: ⌊fraction · N⌋ of those that train, drawn once. One that has some is
-    what this made of it before."""
+    """The federation with malicious clients: ⌊fraction · N⌋ of the N clients that train, drawn once, with their data
+    changed. A federation that has malicious clients already comes back unchanged."""
     if isinstance(attack, NoAttack) or federation.malicious:
         return federation
     training = np.setdiff1d(np.arange(federation.clients), federation.newcomers, assume_unique=True)
     count = math.floor(len(training) * fraction + 1e-9)
     if not count:
         raise RequestError(
-            f"attack.fraction = {fraction} of {len(training)} training clients is nobody, and attack.kind = "
-            f"{attacks.name_of(attack)!r}. Accepted: {1 / len(training):.3g} or more, or attack.kind = none"
+            f"attack.fraction = {fraction} of {len(training)} training clients makes none of them malicious, and "
+            f"attack.kind = {attacks.name_of(attack)!r}. Accepted: {1 / len(training):.3g} or more, or attack.kind = "
+            "none"
         )
     drawn = numpy_generator(seed, "attack", "clients").choice(training, count, replace=False)
     federation = replace(federation, malicious=frozenset(drawn.tolist()))
@@ -253,6 +259,7 @@ def attacked(federation: Federation, attack: Attack, fraction: float, seed: int)
 
 
 def _check_marks(federation: Federation, attack: Attack) -> None:
+    """Refuse a backdoor for data that are not images, and a target that is not a class."""
     if not isinstance(federation.input, Pixels):
         raise RequestError(
             f"attack.kind = {attacks.name_of(attack)!r} marks images, and the data are {federation.input.words}. "
@@ -265,8 +272,9 @@ def _check_marks(federation: Federation, attack: Attack) -> None:
 
 
 def _marked(federation: Federation, attack: Attack) -> Split | None:
-    """The test images that are not of the wanted class, marked, each with the wanted class as its label."""
-    test, target = federation.test, attack.wanted()
+    """The test images that are not of the wanted class, with the trigger, and the wanted class as label."""
+    test = federation.test
+    target = attack.wanted()
     images = attack.marked(test.samples)
     if images is None:
         return None
@@ -277,25 +285,28 @@ def _marked(federation: Federation, attack: Attack) -> Split | None:
 
 
 def _changed(federation: Federation, attack: Attack, seed: int) -> Federation:
-    """The labels, and images, of malicious clients as the attack has them.
+    """The federation with the labels and images of malicious clients changed by the attack.
 
-    What the server has of the same samples (spec 3.3, 5.7) stays: copies behind the others, nobody's own."""
+    The server's own data (spec 3.3, 5.7) may contain the same samples and must not change. So the unchanged samples are
+    appended behind all others, where they belong to no client."""
     split = federation.train
     hostile = torch.cat([split.rows(client) for client in sorted(federation.malicious)])
     honest = split.labels[hostile]
-    said = _labels(federation, attack, honest, seed)
-    if torch.equal(said, honest) and not attack.changes_samples():
+    false = _labels(federation, attack, honest, seed)
+    if torch.equal(false, honest) and not attack.changes_samples():
         return federation
-    labels, samples = split.labels.clone(), split.samples
-    labels[hostile] = said
+    labels = split.labels.clone()
+    samples = split.samples
+    labels[hostile] = false
     if attack.changes_samples():
         samples = samples.clone()
         for client in sorted(federation.malicious):
-            rows, rng = split.rows(client), numpy_generator(seed, "attack", "samples", client)
+            rows = split.rows(client)
+            rng = numpy_generator(seed, "attack", "samples", client)
             samples[rows], labels[rows] = attack.samples(samples[rows], labels[rows], rng)
     servers = torch.cat([federation.server_rows, federation.meta_rows])
-    both = torch.unique(servers[torch.isin(servers, hostile)])
-    place = torch.arange(len(labels), device=labels.device)
+    both = torch.unique(servers[torch.isin(servers, hostile)])  # rows of the server and of a malicious client
+    place = torch.arange(len(labels), device=labels.device)  # where the server finds each row
     place[both] = len(labels) + torch.arange(len(both), device=labels.device)
     samples = torch.cat([samples, split.samples[both]]) if len(both) else samples
     return replace(
@@ -308,7 +319,8 @@ def _changed(federation: Federation, attack: Attack, seed: int) -> Federation:
 
 def _labels(federation: Federation, attack: Attack, honest: Tensor, seed: int) -> Tensor:
     """The labels [n] that malicious clients train on, checked."""
-    rng, what = numpy_generator(seed, "attack", "labels"), f"attack.kind = {attacks.name_of(attack)!r}: labels"
+    rng = numpy_generator(seed, "attack", "labels")
+    what = f"attack.kind = {attacks.name_of(attack)!r}: labels"
     expected = f"int64 [{len(honest)}] from 0 to {federation.classes - 1}"
     with from_outside(what, expected):
         said = attack.labels(honest, federation.classes, rng).to(honest.device)

@@ -1,7 +1,8 @@
-"""What holds a client near the others? A correction of the gradient, applied before momentum.
+"""Drift corrections: changes of the gradient, before momentum, that keep a client near the others.
 
-G clients, * a parameter's shape. A correction sees only the parameters that travel and learn. It may remember a tensor
-per client (`own`) whose mean over all N clients the server keeps (`shared`): SCAFFOLD's c_k and c, FedDyn's λ_k and h.
+G clients, * a parameter's shape. A correction sees only parameters that travel and learn. It may keep a memory on each
+client, one tensor per parameter (`own`); the server keeps the mean of the memories over all N clients (`shared`).
+SCAFFOLD calls them c_k and c, FedDyn λ_k and h.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ from torso.registry import Registry
 
 @dataclass(frozen=True)
 class Local:
-    """Where G clients stand in a visit: `start` [*] as received, `params` [G, *] now; `own` [G, *], `shared` [*]."""
+    """What a drift correction works with: the parameters of G clients now and at the start of the visit, and memories.
 
-    start: Tensors
-    params: Tensors
-    own: Tensors = field(default_factory=dict)
-    shared: Tensors = field(default_factory=dict)
-    participants: int | Tensor = 1  # of the round; [G] where clients of several runs stand side by side
+    A tensor that is the same for all clients may be [*] instead of [G, *]."""
+
+    start: Tensors  # [*]: parameters as received
+    params: Tensors  # [G, *]: parameters now
+    own: Tensors = field(default_factory=dict)  # [G, *]: memories of the clients
+    shared: Tensors = field(default_factory=dict)  # [*]: what the server sends for the correction
+    participants: int | Tensor = 1  # clients in the round; [G] if the stack has clients of several runs
 
     def of_places(self, places: Tensor | slice, like: Tensors) -> Local:
-        """That of some clients, of the names in `like` [G, *]; what is one tensor for all clients [*] stays."""
+        """The same for the clients at these places, for the names in `like` [G, *]. Tensors [*] stay as they are."""
 
         def some(held: Tensors) -> Tensors:
             return {n: t[places] if t.ndim == like[n].ndim else t for n, t in held.items() if n in like}
@@ -40,37 +43,37 @@ class Local:
 
 
 class Drift:
-    """The base of corrections; a subclass overrides what it changes."""
+    """The base class of drift corrections; a subclass overrides the functions in which it differs."""
 
-    remembers: ClassVar[bool] = False  # a tensor per client and parameter, zero at first
-    sends: ClassVar[bool] = False  # that tensor's change travels too, and the server's mean comes back
-    gathers: ClassVar[bool] = False  # `shared` is what the other participants' models add to the mean of them all
-    follows: ClassVar[bool] = False  # `shared` is the mean gradient of the last round, as the server saw it: 0 at first
+    remembers: ClassVar[bool] = False  # each client has a memory: one tensor per parameter, zero at first
+    sends: ClassVar[bool] = False  # clients also send the change of their memory, and get the server's mean back
+    gathers: ClassVar[bool] = False  # `shared` is what the other participants' models add to the mean of all of them
+    follows: ClassVar[bool] = False  # `shared` is the mean gradient of the last round, estimated by the server; 0 first
 
     def gradient(self, grads: Tensors, at: Local) -> Tensors:
-        """Corrected gradients [G, *], in new tensors or the same ones."""
+        """The corrected gradients [G, *], in new tensors or the same ones."""
         return grads
 
     def effective(self, steps: int, momentum: float) -> float:
-        """By how many plain steps of the same gradient the parameters have moved after `steps`."""
+        """The number of steps without momentum that move the parameters as far as `steps` steps with it."""
         return float(steps)
 
     def finish(self, at: Local, pace: Mapping[str, Tensor]) -> Tensors:
-        """What the clients remember after the visit [G, *]; pace [G] is the sum of lr × effective steps."""
+        """The clients' memories after the visit [G, *]. `pace` [G]: the sum of learning rate × effective steps."""
         return at.own
 
     def change(self, at: Local) -> Tensors:
-        """By how much a visit has changed what clients remember [G, *], as the server works it out from their models
-        where the change is not sent; `at` has `start` and `params`."""
+        """The changes of the clients' memories in a visit [G, *], computed by the server from the clients' models. Used
+        if clients do not send them; `at` has `start` and `params`."""
         return {}
 
     def settle(self, mean: Tensors, shared: Tensors) -> Tensors:
-        """What is broadcast next, from what the server rule gave and the server's mean of memories."""
+        """What is broadcast next, from the result of the server rule (`mean`) and the mean of memories (`shared`)."""
         return mean
 
     @property
     def shows_mean(self) -> bool:
-        """Whether accuracy is reported on what the server rule gave, not on what is broadcast."""
+        """Whether accuracy is reported on the result of the server rule instead of on what is broadcast."""
         return False
 
 
@@ -80,13 +83,13 @@ drifts: Registry[type[Drift]] = Registry("method.drift")
 @drifts.register("none")
 @dataclass(frozen=True)
 class NoDrift(Drift):
-    """Nothing: the client follows its own loss."""
+    """No correction: the client minimises its own loss."""
 
 
 @drifts.register("proximal")
 @dataclass(frozen=True)
 class Proximal(Drift):
-    """(μ/2)·‖θ − θ_G‖² is added to the loss, θ_G the model received (FedProx, spec 3.5)."""
+    """A proximal term: (μ/2)·‖θ − θ_G‖² is added to the loss, with θ_G the received model (FedProx, spec 3.5)."""
 
     mu: NotNegative = 0.01
 
@@ -97,7 +100,8 @@ class Proximal(Drift):
 @drifts.register("head-decay")
 @dataclass(frozen=True)
 class HeadDecay(Drift):
-    """(μ/2)·‖θ‖² of what travels of the head is added to the loss (GPFL's code, spec 19.24)."""
+    """Weight decay of the head: (μ/2)·‖θ‖² of the head's shared parameters is added to the loss (GPFL's code, spec
+    19.24)."""
 
     mu: NotNegative = 0.1
 
@@ -127,7 +131,7 @@ class Scaffold(Drift):
         return {n: at.own[n] - at.shared[n] + self._met(at, n, per_client(pace[n], p)) for n, p in at.params.items()}
 
     def _met(self, at: Local, name: str, pace: Tensor) -> Tensor:
-        """The mean gradient of the visit; a client without a step keeps its variate."""
+        """The mean gradient of the visit [G, *]. For a client without a step it is c, so that its variate stays."""
         mean = (at.start[name] - at.params[name]) / pace.clamp(min=torch.finfo(pace.dtype).tiny)
         return torch.where(pace > 0, mean, at.shared[name])
 
@@ -135,10 +139,11 @@ class Scaffold(Drift):
 @drifts.register("dynamic")
 @dataclass(frozen=True)
 class Dynamic(Drift):
-    """−⟨λ_k, θ⟩ + (α/2)·‖θ − θ_G‖² is added to the loss; λ_k follows the local gradient (FedDyn, spec 3.8).
+    """A dynamic regulariser: −⟨λ_k, θ⟩ + (α/2)·‖θ − θ_G‖² is added to the loss; λ_k follows the local gradient (FedDyn,
+    spec 3.8).
 
-    `clip` bounds the norm of a client's gradient (0: no bound). `report = "mean"` measures the participants' mean, as
-    the authors' code does; `"cloud"` measures what is broadcast."""
+    `clip` bounds the norm of a client's gradient (0: no bound). `report = "mean"` measures accuracy on the
+    participants' mean, as the authors' code does; `"cloud"` measures it on the broadcast model."""
 
     alpha: Positive = 0.01
     clip: NotNegative = 10.0
@@ -166,10 +171,11 @@ class Dynamic(Drift):
 @drifts.register("multi-task")
 @dataclass(frozen=True)
 class MultiTask(Drift):
-    """λ₁·Σ_k‖w_k − w̄‖² + λ₂·Σ_k‖w_k‖² is added to the sum of losses, w̄ the mean of the participants' models (spec 5.5).
+    """A multi-task regulariser: λ₁·Σ_k‖w_k − w̄‖² + λ₂·Σ_k‖w_k‖² is added to the sum of losses, with w̄ the mean of the
+    participants' models (spec 5.5).
 
-    That is λ₁·tr(WΩWᵀ) with Ω the centring projector I − 11ᵀ/m. During a visit the other columns of W stand still and
-    w̄ moves with w_k, so one participant alone has no penalty. `auto`: 10^−(digits of the parameter count + 1)."""
+    That is λ₁·tr(WΩWᵀ) with Ω the centring projector I − 11ᵀ/m. During a visit the other columns of W do not change and
+    w̄ moves with w_k, so a single participant has no penalty. `auto`: 10^−(digits of the parameter count + 1)."""
 
     lam1: NotNegative | Literal["auto"] = "auto"
     lam2: NotNegative | Literal["auto"] = "auto"
@@ -188,9 +194,11 @@ class MultiTask(Drift):
 @drifts.register("client-momentum")
 @dataclass(frozen=True)
 class ClientMomentum(Drift):
-    """β·g + (1 − β)·Δ, with Δ the mean gradient of the last round, 0 at first (MoFedSAM, spec 19.7; alone it is FedCM).
+    """The server's momentum in each client's gradient: β·g + (1 − β)·Δ, with Δ the mean gradient of the last round, 0
+    at first (MoFedSAM, spec 19.7; alone it is FedCM).
 
-    The server makes Δ of how far the participants moved, divided by lr × steps, and sends it with the model."""
+    The server computes Δ from the distance that the participants moved, divided by lr × steps, and sends it with the
+    model."""
 
     beta: Fraction = 0.1
     follows: ClassVar[bool] = True
@@ -203,14 +211,15 @@ class ClientMomentum(Drift):
 
 
 def with_momentum(steps: int, momentum: float) -> float:
-    """By how many plain steps of one gradient SGD with momentum moves in `steps` steps (spec 3.7)."""
+    """The number of plain SGD steps that move as far as `steps` steps with momentum, for a constant gradient (spec
+    3.7)."""
     if momentum == 0:
         return float(steps)
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 
 def clip_norm(grads: Tensors, limit: float) -> Tensors:
-    """Scale each client's gradient, all tensors together, to a norm of at most `limit`."""
+    """Each client's gradient [G, *], scaled so that its norm over all tensors is at most `limit`."""
     if not grads:
         return grads
     squares = torch.stack([g.flatten(1).square().sum(dim=1) for g in grads.values()])

@@ -1,4 +1,4 @@
-"""A body that never learns, as a function of stored samples. n samples, d features."""
+"""A frozen body as a function from stored samples to features. n samples, d features."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _BATCH = 64
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """It is held once, however many networks stand on it."""
+    """A frozen body with its weights. All networks on top of it share one copy."""
 
-    net: Network  # whose body it is; nobody asks the head
+    net: Network  # its head is not used
     tensors: Tensors
     digest: str
 
     def __call__(self, stored: Tensor) -> Tensor:
-        """Features [n, d] of samples [n, *] as their kind stores them, as evaluation computes them."""
+        """Features [n, d] of samples [n, *] as the federation stores them, computed as in evaluation."""
         kind = self.net.input
         assert kind is not None
         held = {name: tensor.to(stored.device) for name, tensor in self.tensors.items()}
@@ -31,14 +31,15 @@ class Encoder:
 
     @property
     def features(self) -> int:
+        """d, the size of a feature vector."""
         return self.net.body.features
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
+        return self  # a copy of a network shares the encoder
 
 
 def check_features(found: Tensor, name: str) -> Tensor:
-    """Features of an encoder, which are numbers."""
+    """The features of an encoder; refuses them if they are not finite."""
     if not found.isfinite().all():
         raise RequestError(f"model.encoder = {name!r} makes features that are not finite (NaN). Give other weights")
     return found

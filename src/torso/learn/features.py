@@ -1,7 +1,7 @@
-"""Features that are computed once: of all samples under one body, or of the samples of one head-only phase.
+"""Features that are computed once: of all samples for a frozen body, or of the samples of one head-only phase.
 
-Where nothing random and nothing that learns stands before the head, every epoch gives it the same features. They take
-the place of the samples: a body that passes them on, under the same head, in the same order.
+If nothing before the head is random or trains, the head gets the same features in every epoch. The features are then
+stored in place of the samples, in the same order, with a body that passes them on to the same head.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from torso.precision import computing
 
 
 def goes_by_batch(net: Network) -> bool:
-    """Whether BatchNorm takes its statistics from the batch in evaluation too: a feature then depends on the batch."""
+    """Whether BatchNorm uses the statistics of the batch in evaluation too, so that features depend on the batch."""
     return any(isinstance(m, _BatchNorm) and m.running_mean is None for m in net.body.modules())
 
 
 def passing_on(net: Network, size: int) -> Network:
-    """The network whose body passes features of this size on, under the same head."""
+    """A network with the same head, whose body passes on features of this size."""
     return Network(Body((), size), net.head)
 
 
 @torch.no_grad()
 def features_of(net: Network, tensors: Tensors, samples: Tensor, lens: Lens, batch: int) -> Tensor:
-    """Features [n, d] of stored samples [n, *] under a body's tensors [*], as evaluation computes them.
+    """Features [n, d] of stored samples [n, *] for a body's tensors [*], computed as in evaluation.
 
-    On an accelerator all batches have the same size, since a library may choose its algorithm anew for another one; and
-    they become smaller where memory runs out. Sequences of one length stand together, so that padding costs little."""
+    On an accelerator all batches have the same size, because a library may choose another algorithm for another size.
+    If memory runs out, the batches become smaller. Sequences are sorted by length, so that padding costs little."""
     body = Network(net.body, nn.Identity(), net.input)
     stacked = {name: tensor[None] for name, tensor in tensors.items() if name.startswith("body.")}
     set_modes(body, frozenset())
@@ -61,25 +61,25 @@ def features_of(net: Network, tensors: Tensors, samples: Tensor, lens: Lens, bat
 def _by_batch(
     body: Network, tensors: Tensors, samples: Tensor, lens: Lens, order: Tensor, size: int
 ) -> Iterator[Tensor]:
-    """Features of `size` samples at a time, in an order; the last batch is filled up on an accelerator."""
+    """Features of `size` samples at a time, in the given order. On an accelerator the last batch is filled up."""
     columns = lens.widths(samples, order[None], size)
     for number, start in enumerate(range(0, len(order), size)):
         places = order[start : start + size]
-        left = len(places)
+        count = len(places)
         if samples.is_cuda:
-            places = F.pad(places, (0, size - left))  # with the first sample
+            places = F.pad(places, (0, size - count))  # with the first sample
         cut = samples if columns is None else samples[:, : columns[number]]
         inputs = lens.look(cut, places[None])
         if inputs.is_cuda and not body.body.native:
-            inputs = inputs.contiguous()  # the layout of a plain loop over images
-        yield apply(body, tensors, inputs).features[0, :left].float()
+            inputs = inputs.contiguous()  # the memory layout that a plain loop over images would have
+        yield apply(body, tensors, inputs).features[0, :count].float()
 
 
 def are_fixed(task: LocalTask, phase: LocalPhase, learning: tuple[str, ...]) -> bool:
-    """Whether the phase's features are the same in every epoch, and there are epochs enough to gain by it.
+    """Whether the phase's features are the same in every epoch, and the phase has more than one epoch.
 
-    Not where images are augmented, where BatchNorm goes by the batch, where a loss looks at other models too, or where
-    a step or a foreign body may do what nobody here can see."""
+    False if images are augmented, if BatchNorm uses statistics of the batch, if the loss compares with other models, or
+    if the step or the body is not Torso's own plain one and might do anything."""
     context, net = task.context, task.context.net
     return (
         phase.epochs > 1
@@ -97,7 +97,7 @@ def are_fixed(task: LocalTask, phase: LocalPhase, learning: tuple[str, ...]) -> 
 
 @torch.no_grad()
 def on_features(task: LocalTask, phase: LocalPhase, tensors: Tensors) -> LocalTask:
-    """The same task with features [G, n, d] of the body's tensors in place of samples."""
+    """The same task with the samples replaced by their features [G, n, d], computed with the body in `tensors`."""
     context, deck = task.context, task.deck
     set_modes(context.net, phase.moving)
     batches = deck.in_order(task.settings.batch_size, context.lens)

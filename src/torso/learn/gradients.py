@@ -21,8 +21,8 @@ from torso.nets.lora import is_adapter
 from torso.registry import Registry
 
 Gradients = Callable[[Network, Tensors, Sequence[str], Batch, Objective, Tensor], tuple[Tensors, Tensor]]
-"""(network, tensors [G, *], names, batch, objective, counts) → gradients [G, *] and summed losses [G], or of the first
-clients alone, at least of those that lead the batch."""
+"""(network, tensors [G, *], names, batch, objective, counts) → gradients [G, *] and summed losses [G]. They may have
+rows for the first clients only, if these are all that have samples in the batch."""
 
 
 def leaves_of(tensors: Tensors, names: Sequence[str]) -> Tensors:
@@ -31,8 +31,9 @@ def leaves_of(tensors: Tensors, names: Sequence[str]) -> Tensors:
 
 
 def gradients_at(leaves: Tensors, loss: Tensor, alone: bool = False) -> Tensors:
-    """The gradient of a loss at each leaf, which it must reach. `alone`: nothing else that the loss depends on has a
-    gradient, so that nobody needs to look for the way to each leaf; that takes a tenth of the backward pass."""
+    """The gradient of a loss at each leaf; refuses a leaf on which the loss does not depend. `alone`: nothing else that
+    the loss depends on needs a gradient, so that `backward` can be used. It does not have to search for the path to
+    each leaf, which saves a tenth of the backward pass."""
     if not loss.requires_grad:
         raise not_reached(tuple(leaves))
     if alone:
@@ -49,8 +50,9 @@ def gradients_at(leaves: Tensors, loss: Tensor, alone: bool = False) -> Tensors:
 
 
 def not_reached(names: Sequence[str], key: str = "method.train") -> RequestError:
-    shown = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-    said = f"{key} trains {shown}, which the loss does not depend on."
+    """The error for tensors that train but do not change the loss."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    said = f"{key} trains {', '.join(names[:3])}{more}, which the loss does not depend on."
     if all(map(is_adapter, names)):
         return RequestError(
             f"{said} The body reads the weights of such a layer without calling it, or does not use the layer. Choose "
@@ -63,14 +65,14 @@ def not_reached(names: Sequence[str], key: str = "method.train") -> RequestError
 
 
 def check_gradients(axis: Registry[Any], choice: object, grads: Tensors, like: Tensors) -> None:
-    """Refuse gradients that a choice of the user's own has made if they are not of the shape of `like`: a tensor that
-    lacks the client dimension would be broadcast in silence."""
+    """Refuse gradients from a user's part (`choice`, on an axis) if their shapes are not those of `like`. Without this
+    check, a tensor without the client dimension would be broadcast silently."""
     for name, grad in grads.items():
         what = f"{axis.key} = {axis.name_of(choice)!r} gives a gradient of {name!r}"
         if name not in like:
             raise RunFailed(f"{what}, which does not learn here. Expected: some of {', '.join(like)}")
         if not isinstance(grad, Tensor):
-            raise RunFailed(f"{what} that is no tensor but {type(grad).__name__}")
+            raise RunFailed(f"{what} that is no tensor but {type(grad).__name__}. Expected: a tensor")
         if grad.shape != like[name].shape:
             raise RunFailed(
                 f"{what} of shape {list(grad.shape)}. Expected: {list(like[name].shape)}, clients first (here "
@@ -79,11 +81,11 @@ def check_gradients(axis: Registry[Any], choice: object, grads: Tensors, like: T
 
 
 def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) -> Tensor:
-    """Losses [G, B] of what a network says; further heads add their own, and nothing of that reaches the rest of
-    the network, so that one sum serves all (spec 6.2)."""
+    """The losses [G, B] of a network's output. Further heads add their own losses; no gradient of these reaches the
+    rest of the network, so that the sum can be one loss (spec 6.2)."""
     losses = objective.of_output(said, batch, counts)
     if isinstance(objective, Taught) and objective.teachers:
-        assert batch.taught is not None, "a loss that compares with teachers was asked of a batch without their answers"
+        assert batch.taught is not None, "the batch lacks the teachers' outputs that the loss needs"
         losses = losses + objective.against(said, batch.labels, batch.taught)
         if (whole := objective.of_batch(said, batch.real, batch.taught)) is not None:
             losses = losses + whole.unsqueeze(1)
@@ -91,18 +93,18 @@ def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) 
 
 
 def with_further_heads(losses: Tensor, said: Output, batch: Batch) -> Tensor:
-    """Losses [G, B] and those of a personal head, and of one that learns beside."""
+    """Losses [G, B] plus those of a personal head and of an auxiliary head, if the network has them."""
     for logits in (said.personal, said.beside):
         losses = losses if logits is None else losses + cross_entropy(logits, batch.labels)
     return losses
 
 
 def means(losses: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The mean over each client's real samples, with its graph, and their sum without one [G]."""
+    """The mean loss over each client's real samples [G], with its graph, and the sum without a graph [G]."""
     if batch.real is None:
         mean = losses.mean(dim=1)
         return mean, mean.detach() * losses.shape[1]
-    # where, not a product: a padded sample may have a label that the client lacks, and an infinite loss with it
+    # where, not a product: padding may have a label that the client lacks, and so an infinite loss
     total = torch.where(batch.real > 0, losses, 0.0).sum(dim=1)
     return total / batch.real.sum(dim=1).clamp(min=1), total.detach()
 
@@ -110,7 +112,7 @@ def means(losses: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
 def gradients(
     net: Network, tensors: Tensors, names: Sequence[str], batch: Batch, objective: Objective, counts: Tensor
 ) -> tuple[Tensors, Tensor]:
-    """Gradients [G, *] of each client's mean loss, and the sum over its samples [G]; zeros for who has no samples."""
+    """Gradients [G, *] of each client's mean loss, and its summed losses [G]; zeros for clients without samples."""
     grads, total = leading_gradients(net, tensors, names, batch, objective, counts)
     clients = len(batch.labels)
     return {name: padded(grad, clients) for name, grad in grads.items()}, padded(total, clients)
@@ -119,7 +121,7 @@ def gradients(
 def leading_gradients(
     net: Network, tensors: Tensors, names: Sequence[str], batch: Batch, objective: Objective, counts: Tensor
 ) -> tuple[Tensors, Tensor]:
-    """As `gradients`, of the first clients alone where the others have no samples."""
+    """As `gradients`, but with rows only for the first clients if the others have no samples in the batch."""
     if batch.lead is not None:
         tensors, counts = {n: t[: batch.lead] for n, t in tensors.items()}, counts[: batch.lead]
         batch = batch.first(batch.lead)
@@ -132,7 +134,8 @@ def leading_gradients(
 
 
 def _is_for_one(net: Network, batch: Batch) -> bool:
-    """Whether one client's tensors may stay in the network: it computes for one at a time, and there is one."""
+    """Whether the network's own parameters can hold the client's tensors, which is faster than a functional call: a
+    body of another library, and a stack of one client."""
     if net.body.native or len(batch.labels) != 1:
         return False
     if batch.real is not None:
@@ -143,12 +146,13 @@ def _is_for_one(net: Network, batch: Batch) -> bool:
 def _of_one(
     net: Network, seated: Network, leaves: Tensors, batch: Batch, objective: Objective, counts: Tensor
 ) -> tuple[Tensors, Tensor]:
-    """The gradients of one client whose tensors are in place, the leaves without a client dimension."""
+    """The gradients [1, *] of one client whose tensors are in the network (`seated`); `leaves` have no client
+    dimension."""
     x = batch.inputs
     keyed = isinstance(batch.keys, tuple) and draws(net, x) and not Seeded.here()
     with drawing(net, x.device, int(batch.keys[0])) if keyed and batch.keys is not None else nullcontext():
         said = seated(x, stacked=True)
     mean, total = means(losses_of(said, batch, objective, counts), batch)
-    at_once = not x.is_cuda or not torch.cuda.is_current_stream_capturing()
-    found = gradients_at(leaves, mean.squeeze(0), alone=at_once)
+    recording = x.is_cuda and torch.cuda.is_current_stream_capturing()
+    found = gradients_at(leaves, mean.squeeze(0), alone=not recording)
     return {name: grad.unsqueeze(0) for name, grad in found.items()}, total

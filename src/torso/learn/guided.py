@@ -1,4 +1,4 @@
-"""A loss that also draws features to the embedding of their class (GPFL, spec 19.24)."""
+"""The loss of GPFL, which pulls features to the embedding of their class (spec 19.24)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from torso.nets.gpfl import GpflHead
 @objectives.register("guided")
 @dataclass(frozen=True)
 class Guided(Objective):
-    """Cross-entropy of the cosines + λ·‖f_G − e_y‖, the generic features and the embedding of the label's class with
-    which the visit began (GPFL, spec 19.24).
+    """Cross-entropy of the cosines + λ·‖f_G − e_y‖, with f_G the generic features and e_y the embedding of the label's
+    class at the start of the visit (GPFL, spec 19.24).
 
-    `over = "batch"`: λ·√(Σ_batch ‖f_G − e_y‖²) once for each batch, as the authors' code has it; `"squares"`: the
-    square of each sample's distance."""
+    `over = "batch"`: λ·√(Σ_batch ‖f_G − e_y‖²) once for each batch, as in the authors' code; `"squares"`: the square of
+    each sample's distance."""
 
     lam: NotNegative = 0.01
     over: Literal["samples", "batch", "squares"] = "samples"
@@ -36,13 +36,13 @@ class Guided(Objective):
         if not self.lam:
             return losses
         assert said.gaps is not None, "the head is checked before the run"
-        far = said.gaps.gather(-1, batch.labels.unsqueeze(-1)).squeeze(-1)
+        squares = said.gaps.gather(-1, batch.labels.unsqueeze(-1)).squeeze(-1)  # [G, B]
         if self.over == "squares":
-            return losses + self.lam * far
+            return losses + self.lam * squares
         if self.over == "batch":
-            there = far if batch.real is None else torch.where(batch.real > 0, far, 0.0)
-            far = there.sum(dim=1, keepdim=True)
-        return losses + self.lam * far.clamp(min=1e-12).sqrt()
+            unpadded = squares if batch.real is None else torch.where(batch.real > 0, squares, 0.0)
+            squares = unpadded.sum(dim=1, keepdim=True)
+        return losses + self.lam * squares.clamp(min=1e-12).sqrt()
 
     def for_itself(self) -> Objective:
         return CrossEntropy()

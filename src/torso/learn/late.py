@@ -1,8 +1,8 @@
-"""A plain step in which large linear layers move by the factors of their gradients.
+"""A plain step that updates large linear layers without storing their gradients.
 
-The gradient of a linear layer is a product of two matrices with one row for each sample. In a batch of ten it is a
-thousand times as large as they are, and to write and read it takes longer than all that is computed with it. So SGD
-without momentum takes the product and the step in one pass over the weights.
+The gradient of a linear layer is a product of two matrices (its factors) with one row for each sample. In a batch of
+ten it is a thousand times as large as the factors, and writing and reading it takes longer than the computation. So SGD
+without momentum computes the product and the step in one pass over the weights.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from torso.learn.sgd import Sgd
 from torso.learn.steps import Learner
 from torso.nets.stacked_linear import Casts, Factors, left_as_factors
 
-LARGE = 1 << 23  # numbers of a weight for which that is worth it …
-_MOST = 64  # … and samples of a batch
+LARGE = 1 << 23  # a weight with at least this many numbers is updated by factors …
+_MOST = 64  # … if the batch has at most this many samples
 
 
 def step(learner: Learner, batch: Batch, casts: Casts) -> Tensor:
-    """A step of SGD on a batch; returns the summed losses [G]. The same as `learner.at` and `learner.move`.
+    """One step of SGD on a batch, with the result of `learner.at` and `learner.move`; returns the summed losses [G].
 
-    `casts`: of the step before, where nothing but that has moved the weights; else empty."""
+    `casts`: the weights in 16 bits that the previous step left, if only that step has changed the weights; else
+    empty."""
     names = _large(learner, batch)
     with left_as_factors([learner.tensors[name] for name in names], casts) as factors:
         grads, total = learner.at(learner.tensors, batch)
@@ -33,7 +34,7 @@ def step(learner: Learner, batch: Batch, casts: Casts) -> Tensor:
         found = factors[learner.tensors[name].data_ptr()]
         if len(found) == 1 and not any(grads[name].stride()):
             alone[name] = found[0]
-        else:  # the loss depends on it in other ways, too
+        else:  # the loss also depends on the weight in other ways
             casts.pop(learner.tensors[name].data_ptr(), None)
             for each in found:
                 grads[name] = grads[name] + each.product(grads[name].dtype)
@@ -45,7 +46,11 @@ def step(learner: Learner, batch: Batch, casts: Casts) -> Tensor:
 
 @torch.no_grad()
 def _move(learner: Learner, name: str, factors: Factors, active: Tensor | None, cast: Tensor | None) -> None:
-    tensor, rate, decay = learner.tensors[name], learner.rates[name], learner.sgd.weight_decay
+    """One step of SGD for a weight whose gradient is the product of `factors`. `cast` gets the new weight in 16
+    bits."""
+    tensor = learner.tensors[name]
+    rate = learner.rates[name]
+    decay = learner.sgd.weight_decay
     if is_fast(tensor):
         from torso.learn.sgd_kernel import step_by_product
 
@@ -57,7 +62,7 @@ def _move(learner: Learner, name: str, factors: Factors, active: Tensor | None, 
 
 
 def _large(learner: Learner, batch: Batch) -> tuple[str, ...]:
-    """Weights that may move like this."""
+    """The weights that can be updated by the factors of their gradients."""
     if (
         batch.lead is not None
         or learner.sgd.momentum

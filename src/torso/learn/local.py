@@ -1,7 +1,7 @@
-"""The local loop: G clients learn from their own data. It exists once.
+"""The local loop: G clients train on their own data. Torso has only this one.
 
-Training, fine-tuning, the server's pass over its own data and local-only runs are all this function with other phases.
-G clients, B samples; tensors are stacked [G, *]. One by one is G = 1.
+Training, fine-tuning, the server's training on its own data and local-only runs all call `learn` with different phases.
+G clients, B samples; tensors are stacked [G, *]. One client at a time is G = 1.
 """
 
 from __future__ import annotations
@@ -26,42 +26,51 @@ from torso.precision import computing
 
 
 def learn(task: LocalTask, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None) -> LocalResult:
-    """Train copies of `tensors` [G, *] through the phases of a task. `anchor` is what drift corrections hold on to."""
+    """Train copies of `tensors` [G, *] through all phases of a task. `anchor`: what drift corrections compare with;
+    `notes` [G, *]: what the step remembers of each client."""
     if task.context.lockstep is not None:
         return task.context.lockstep.learn(task, tensors, anchor, notes or {})
-    placed, back = _placed(task, tensors, anchor, notes or {})
-    *_, last = _by_epoch(*placed)  # all in the same memory
+    sorted_arguments, back = _longest_first(task, tensors, anchor, notes or {})
+    *_, last = _by_epoch(*sorted_arguments)  # all states share the same memory
     if back is not None:
         return last.of_places(back)
-    return last if task.context.recorder is None else last.copy()  # the recorder's memory is for the next visit
+    return last if task.context.recorder is None else last.copy()  # the next visit overwrites the recorder's memory
 
 
 def learn_by_epoch(
     task: LocalTask, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None
 ) -> Iterator[LocalResult]:
-    """As `learn`, with the state before the first epoch and after each; the next epoch goes on in the same memory."""
-    placed, back = _placed(task, tensors, anchor, notes or {})
-    for learned in _by_epoch(*placed):
+    """As `learn`, but yields the state before the first epoch and after each epoch. A state is valid until the next one
+    is asked for: the next epoch changes its tensors in place."""
+    sorted_arguments, back = _longest_first(task, tensors, anchor, notes or {})
+    for learned in _by_epoch(*sorted_arguments):
         yield learned if back is None else learned.of_places(back)
 
 
-_Begun = tuple[LocalTask, Tensors, Local | None, Tensors]
+_Arguments = tuple[LocalTask, Tensors, Local | None, Tensors]
 
 
-def _placed(task: LocalTask, tensors: Tensors, anchor: Local | None, notes: Tensors) -> tuple[_Begun, Tensor | None]:
-    """Clients of many steps stand first while they learn, so that those who are through with an epoch need not be
-    computed; and the places at which they are to be found (None: their own)."""
+def _longest_first(
+    task: LocalTask, tensors: Tensors, anchor: Local | None, notes: Tensors
+) -> tuple[_Arguments, Tensor | None]:
+    """The arguments of `learn` with the clients sorted by their number of steps, most steps first, and the places that
+    bring the clients back into their old order (None: the order has not changed).
+
+    In this order, the clients that have no batch left in an epoch are the last rows, which are not computed."""
     order = task.deck.longest_first(task.settings.batch_size, task.context.skip_single, task.exact)
     if order is None:
         return (task, tensors, anchor, notes), None
     device = task.deck.index.device
-    there, back = on_device(device, order), on_device(device, sorted(range(len(order)), key=order.__getitem__))
-    held = None if anchor is None else anchor.of_places(there, tensors)
-    placed, noted = ({n: rows_at(t, there) for n, t in each.items()} for each in (tensors, notes))
-    return (task.of_places(order, there), placed, held, noted), back
+    places = on_device(device, order)
+    back = on_device(device, sorted(range(len(order)), key=order.__getitem__))
+    sorted_anchor = None if anchor is None else anchor.of_places(places, tensors)
+    sorted_tensors = {n: rows_at(t, places) for n, t in tensors.items()}
+    sorted_notes = {n: rows_at(t, places) for n, t in notes.items()}
+    return (task.of_places(order, places), sorted_tensors, sorted_anchor, sorted_notes), back
 
 
 def _by_epoch(task: LocalTask, tensors: Tensors, anchor: Local | None, notes: Tensors) -> Iterator[LocalResult]:
+    """Train, and yield the state before the first epoch and after each."""
     context, settings = task.context, task.settings
     nothing = torch.zeros(len(task.deck.clients), device=task.deck.index.device)
     learner = Learner(
@@ -82,44 +91,51 @@ def _by_epoch(task: LocalTask, tensors: Tensors, anchor: Local | None, notes: Te
     epoch = 0
     yield _learned(learner, epoch)
     for phase in task.plan:
-        learner.rates, learner.moving = phase.rates, phase.moving
+        learner.rates = phase.rates
+        learner.moving = phase.moving
         if not settings.shared_momentum:
-            learner.names, learner.sgd = tuple(phase.rates), settings.optimiser()
-        met, still = task, Tensors()
+            learner.names = tuple(phase.rates)
+            learner.sgd = settings.optimiser()
+        phase_task = task
+        body = Tensors()  # tensors of the body while the phase trains on features, computed once, instead of samples
         learner.take = leading_gradients if context.recorder is None else context.recorder.gradients
         if are_fixed(task, phase, learner.names):
-            met, learner.take = on_features(task, phase, learner.tensors), leading_gradients  # a network of this phase
-            still = {n: t for n, t in learner.tensors.items() if n.startswith("body.")}
-        learner.net, learner.tensors = met.context.net, {n: t for n, t in learner.tensors.items() if n not in still}
+            phase_task = on_features(task, phase, learner.tensors)
+            learner.take = leading_gradients  # a recording would be of a network that exists in this phase only
+            body = {n: t for n, t in learner.tensors.items() if n.startswith("body.")}
+        learner.net = phase_task.context.net
+        learner.tensors = {n: t for n, t in learner.tensors.items() if n not in body}
         for _ in range(phase.epochs):
-            set_modes(learner.net, phase.moving)  # each epoch anew: whoever looks in between may evaluate on it
+            set_modes(learner.net, phase.moving)  # in each epoch: the caller may have evaluated the network in between
             learner.meta = task.meta_batches(epoch)
             with computing(context.precision):
-                if met is task and can_stride(learner, task):
+                if phase_task is task and can_stride(learner, task):
                     stride(learner, task, epoch)
                 else:
-                    settings.step.epoch(learner, met.epoch(epoch))
+                    settings.step.epoch(learner, phase_task.epoch(epoch))
             epoch += 1
-            yield _learned(learner, epoch, still)
-        learner.tensors = {**still, **learner.tensors}
+            yield _learned(learner, epoch, body)
+        learner.tensors = {**body, **learner.tensors}
 
 
 def _copies(task: LocalTask, tensors: Tensors) -> Tensors:
-    """The tensors to train, in memory of their own; what does not move may stay where it is."""
+    """The tensors to train. Those that move are copies; the others may share memory with `tensors`."""
     if task.context.recorder is not None:
         return task.context.recorder.home(tensors, min(task.settings.batch_size, max(task.deck.sizes)))
     moving = moved_by(task.plan)
     return {n: t.clone() if n in moving else t for n, t in tensors.items()}
 
 
-def _learned(learner: Learner, epoch: int, still: Tensors | None = None) -> LocalResult:
-    tensors = {**still, **learner.tensors} if still else learner.tensors
+def _learned(learner: Learner, epoch: int, body: Tensors | None = None) -> LocalResult:
+    """The result after `epoch` epochs; `body`: tensors that the learner does not have in this phase."""
+    tensors = {**body, **learner.tensors} if body else learner.tensors
     own = {**tensors, **learner.own_model} if learner.own_model else tensors
     return LocalResult(tensors, learner.loss / (learner.met + learner.all_met).clamp(min=1), epoch, own, learner.notes)
 
 
 def paces(plan: Sequence[LocalPhase], batches: Sequence[int], settings: LocalSettings, device: torch.device) -> Tensors:
-    """lr × effective steps of a visit, per tensor [G]; `batches` are those of one epoch, per client."""
+    """The sum of learning rate × effective steps of a visit, for each tensor [G]. `batches`: in one epoch, per
+    client."""
     pace: Tensors = {}
     momentum = settings.step.momentum(settings.momentum)
     for phase in plan:

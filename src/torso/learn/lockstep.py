@@ -1,8 +1,9 @@
-"""Runs that go side by side meet whenever they learn: clients of several runs in one stack, another client dimension.
+"""Local training of several runs at once: their clients train in one stack.
 
-Each run has a thread, of which one goes at a time, so nothing else in Torso has to know. Who wants to learn waits until
-all the others do, or have ended; then those that can share a stack learn together. A client sees what it would see
-alone: its batches are keyed by its own run's seed (`Shuffles`), and stacked clients do not interact.
+Each run has a thread, and only one thread goes at a time, so no other part of Torso has to know of the others. A run
+that wants to train waits until all other runs do too or have ended. Then the requests that can share a stack are
+trained together. The results are those of single runs: a client's batches are keyed by its own run's seed (`Shuffles`),
+and the clients of a stack do not interact.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ T = TypeVar("T")
 
 @dataclass
 class JointRequest:
-    """What a run asks for: the arguments of `learn`; later what came of it."""
+    """A run's request for local training: the arguments of `learn`, and later the result or the error."""
 
-    member: int  # whose it is
+    member: int  # the number of the run
     task: LocalTask
     tensors: Tensors
     anchor: Local | None
     notes: Tensors
     learned: LocalResult | None = None
     error: Exception | None = None
-    over: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)  # set as soon as there is a result or an error
 
     @property
     def clients(self) -> int:
@@ -45,11 +46,12 @@ class JointRequest:
 
     @property
     def held(self) -> Local | None:
-        """The anchor, where the correction looks at it."""
+        """The anchor, or None if the drift correction does not use it."""
         return None if type(self.task.settings.drift) is NoDrift else self.anchor
 
     def fits(self, other: JointRequest) -> bool:
-        """Whether both can be one stack. That their networks are the same, those who meet have seen to."""
+        """Whether both requests can share a stack. Their networks are the same: the caller of `Lockstep` sees to
+        that."""
         mine, its = self.task, other.task
         return (
             (mine.settings, mine.context.precision) == (its.settings, its.context.precision)
@@ -59,25 +61,26 @@ class JointRequest:
             and (mine.context.change, mine.context.lens) == (its.context.change, its.context.lens)
             and _lengths(mine.meta) == _lengths(its.meta)
             and _names(self.held) == _names(other.held)
-            and _shapes(self.notes) == _shapes(other.notes)  # of one number for each client of the run, maybe
+            and _shapes(self.notes) == _shapes(other.notes)  # a note may have one number for each client of its run
             and _shapes(self.tensors) == _shapes(other.tensors)
-            and _same(self.tensors, other.tensors, mine.context.net.frozen)  # held once for all clients of a stack
+            and _same(self.tensors, other.tensors, mine.context.net.frozen)  # a stack has one copy for all clients
         )
 
 
 class Lockstep:
-    """Of runs with networks made from the same options, on the same samples."""
+    """A group of runs whose clients train in shared stacks. Their networks are made from the same options, and they use
+    the same samples in memory."""
 
     def __init__(self) -> None:
-        self._baton = threading.Lock()  # whoever holds it runs
-        self._members = 0
-        self._member = threading.local()
-        self._requests: list[JointRequest] = []
-        self._over = False
-        self._first: dict[bool, LocalContext] = {}  # on samples, on features
+        self._baton = threading.Lock()  # only the thread that holds it goes
+        self._members = 0  # runs that have not ended
+        self._member = threading.local()  # `number`: the thread's run
+        self._requests: list[JointRequest] = []  # of the runs that wait
+        self._over = False  # whether all runs must end now
+        self._first: dict[bool, LocalContext] = {}  # the context that all runs use: on samples, on features
 
     def hold(self, runs: Sequence[Callable[[], T]]) -> list[T | Exception]:
-        """Each run's result, or what it raised."""
+        """Do all runs; returns the result of each, or the exception that it raised."""
         ends: list[T | Exception] = [RuntimeError("it never ran")] * len(runs)
 
         def attend(place: int) -> None:
@@ -85,11 +88,11 @@ class Lockstep:
             with self._baton:
                 try:
                     ends[place] = runs[place]()
-                except Exception as error:  # told to whoever called the lockstep
+                except Exception as error:  # returned to the caller of `hold`
                     ends[place] = error
-                except KeyboardInterrupt:  # from `_end`
+                except KeyboardInterrupt:  # raised by `learn` after `_end`
                     pass
-                finally:  # whatever it was, the others do not wait for this one
+                finally:  # in any case the others must not wait for this run
                     self._members -= 1
                     self._teach()
                     ended[place].set()
@@ -100,7 +103,7 @@ class Lockstep:
         for thread in threads:
             thread.start()
         try:
-            for end in ended:  # `join` takes a thread for ended once it was interrupted
+            for end in ended:  # not `join`: after an interrupt it believes that the thread has ended
                 end.wait()
         except BaseException:  # Ctrl-C
             self._end()
@@ -110,13 +113,15 @@ class Lockstep:
         return ends
 
     def _end(self) -> None:
-        """Whoever wants to learn ends: a thread amid a step when the interpreter ends would abort the process."""
+        """End every run as soon as it wants to train. A thread that is inside a step when the interpreter exits would
+        abort the process."""
         self._over = True
         for request in list(self._requests):
             request.over.set()
 
     def learn(self, task: LocalTask, tensors: Tensors, anchor: Local | None, notes: Tensors) -> LocalResult:
-        """As `torso.learn.local.learn`, in whatever company there is."""
+        """As `torso.learn.local.learn`, in one stack with the requests of other runs that fit. Called by a run's
+        thread, which waits for the result."""
         request = JointRequest(self._member.number, task, tensors, anchor, notes)
         self._requests.append(request)
         self._teach()
@@ -131,13 +136,15 @@ class Lockstep:
         return request.learned
 
     def _teach(self) -> None:
-        """Once everybody waits: stack after stack."""
+        """Train all requests, stack after stack, if every run that has not ended waits for one."""
         if self._over:
             for request in self._requests:
                 request.over.set()
-        if self._over or len(self._requests) < self._members:
             return
-        waiting, self._requests = sorted(self._requests, key=lambda request: request.member), []
+        if len(self._requests) < self._members:
+            return
+        waiting = sorted(self._requests, key=lambda request: request.member)
+        self._requests = []
         for request in waiting:
             request.task = replace(request.task, context=self._common(request.task.context))
         for group in _groups(waiting):
@@ -146,7 +153,7 @@ class Lockstep:
             request.over.set()
 
     def _common(self, context: LocalContext) -> LocalContext:
-        """A run's room with the network and the recorder of all: what was recorded for one serves the others."""
+        """A run's context with the network and the recorder that all runs share, so that a recording serves all."""
         first = self._first.get(context.on_features)
         if first is None:
             recorder = None if context.recorder is None else context.recorder.another()
@@ -155,13 +162,14 @@ class Lockstep:
 
 
 def _answer(group: Sequence[JointRequest]) -> None:
-    """What the runs asked for, or what went wrong; a run's own trouble stays its own."""
+    """Give each request of a group its result or its error. If the stack fails, the requests are tried one by one, so
+    that only the run that caused the error gets it."""
     try:
         for request, learned in zip(group, _learn_together(group), strict=True):
             request.learned = learned
         return
     except torch.OutOfMemoryError as error:
-        why = str(error)  # not the error itself: its traceback holds on to the memory of the whole stack
+        why = str(error)  # not the error itself: its traceback keeps the memory of the whole stack
     except Exception as error:
         if len(group) == 1:
             group[0].error = error
@@ -173,12 +181,13 @@ def _answer(group: Sequence[JointRequest]) -> None:
         recorder.forget()
     for request in group:
         if len(group) > 1 and request.clients == 1:
-            _answer([request])  # it may be the company alone that is too large
+            _answer([request])  # it may fit into memory alone
         else:
             request.error = torch.OutOfMemoryError(why)  # the run's engine makes smaller groups
 
 
 def _groups(requests: Sequence[JointRequest]) -> list[list[JointRequest]]:
+    """The requests in groups that can share a stack."""
     groups: list[list[JointRequest]] = []
     for request in requests:
         for group in groups:
@@ -191,20 +200,21 @@ def _groups(requests: Sequence[JointRequest]) -> list[list[JointRequest]]:
 
 
 def _learn_together(group: Sequence[JointRequest]) -> list[LocalResult]:
-    first, sizes = group[0], [request.clients for request in group]
+    """Train the clients of a group in one stack."""
+    first = group[0]
     task = first.task
     if len(group) == 1:
         return [learn(task, first.tensors, first.anchor, first.notes)]
-    metas, device = [request.task.meta for request in group], task.deck.index.device
+    sizes = [request.clients for request in group]
+    device = task.deck.index.device
+    metas = [request.task.meta for request in group if request.task.meta is not None]
+    phases_of_runs = zip(*(request.task.plan for request in group), strict=True)
     task = replace(
         task,
-        plan=tuple(
-            beside(local_phases, sizes, device)
-            for local_phases in zip(*(request.task.plan for request in group), strict=True)
-        ),
+        plan=tuple(beside(of_runs, sizes, device) for of_runs in phases_of_runs),
         deck=Deck.beside([request.task.deck for request in group]),
         shuffle=Shuffles.beside([(request.task.shuffle, request.clients) for request in group]),
-        meta=Deck.beside([meta for meta in metas if meta is not None]) if first.task.meta is not None else None,
+        meta=Deck.beside(metas) if task.meta is not None else None,
     )
     learned = learn(
         task,
@@ -216,7 +226,8 @@ def _learn_together(group: Sequence[JointRequest]) -> list[LocalResult]:
 
 
 def _stacked(parts: Sequence[Tensors], frozen: Collection[str] = ()) -> Tensors:
-    """Side by side; what is frozen, which is the same in all runs, stays one tensor for all clients."""
+    """The stacks of several runs as one stack. Frozen tensors, which are the same in all runs, stay one tensor for all
+    clients."""
     return {name: _joined([part[name] for part in parts], name in frozen) for name in parts[0]}
 
 
@@ -228,19 +239,17 @@ def _joined(parts: Sequence[Tensor], frozen: bool) -> Tensor:
 
 
 def _anchors(group: Sequence[JointRequest]) -> Local:
-    """What is one tensor for all clients of a run [*] becomes one for each client [G, *]."""
+    """The anchors of a group as one. A tensor [*] that is the same for all clients of a run becomes [G, *]."""
 
     def each(of: Callable[[Local], Tensors]) -> Tensors:
         return _stacked([_spread(of(request.anchor), request) for request in group if request.anchor is not None])
 
-    counts = [
-        int(request.anchor.participants)
-        for request in group
-        if request.anchor is not None
-        for _ in range(request.clients)
-    ]
-    among = counts[0] if len(set(counts)) == 1 else on_device(group[0].task.deck.index.device, counts)
-    return Local(each(lambda at: at.start), {}, each(lambda at: at.own), each(lambda at: at.shared), among)
+    counts: list[int] = []  # of each client: the participants of its run's round
+    for request in group:
+        if request.anchor is not None:
+            counts += [int(request.anchor.participants)] * request.clients
+    participants = counts[0] if len(set(counts)) == 1 else on_device(group[0].task.deck.index.device, counts)
+    return Local(each(lambda at: at.start), {}, each(lambda at: at.own), each(lambda at: at.shared), participants)
 
 
 def _spread(held: Tensors, request: JointRequest) -> Tensors:
@@ -248,6 +257,7 @@ def _spread(held: Tensors, request: JointRequest) -> Tensors:
 
 
 def _apart(learned: LocalResult, sizes: Sequence[int]) -> Iterator[LocalResult]:
+    """The results of the runs, with `sizes` clients each, from that of their stack."""
     start = 0
     for size in sizes:
         yield learned.of_places(slice(start, start + size))
@@ -255,7 +265,7 @@ def _apart(learned: LocalResult, sizes: Sequence[int]) -> Iterator[LocalResult]:
 
 
 def _differ_in_rates(mine: LocalTask, its: LocalTask) -> bool:
-    """Whether a sweep of learning rates tells their plans apart, and nothing else."""
+    """Whether the plans differ only in learning rates, and the step allows a rate for each client."""
     pairs = zip(mine.plan, its.plan, strict=False)
     alike = len(mine.plan) == len(its.plan) and all(one.differs_in_rates(other) for one, other in pairs)
     return mine.settings.step.any_rates and alike
@@ -266,12 +276,13 @@ def _names(anchor: Local | None) -> tuple[frozenset[str], ...] | None:
 
 
 def _lengths(meta: Deck | None) -> set[int] | None:
-    """Batches of common data begin anew when the longest of a stack is through."""
+    """The numbers of samples of the server's data. They must be the same in a stack, because its endless batches start
+    again when the longest is through."""
     return None if meta is None else set(meta.sizes)
 
 
 def _same(mine: Tensors, its: Tensors, names: Collection[str]) -> bool:
-    """Whether these tensors are the same in two runs."""
+    """Whether the named tensors are the same in two runs."""
     pairs = [(mine[name][0], its[name][0]) for name in names]
     return all(one.data_ptr() == other.data_ptr() or torch.equal(one, other) for one, other in pairs)
 

@@ -1,4 +1,4 @@
-"""What networks say of clients' samples when nobody learns: in evaluation mode, batch by batch, and sums by class.
+"""Network outputs for clients' samples in evaluation mode, batch by batch, and sums of features by class.
 
 G clients at a time, B samples, C classes, d features.
 """
@@ -19,23 +19,22 @@ from torso.nets import Network, Output, Tensors, apply, set_modes
 from torso.nets.compute import pads, stand_alone
 from torso.precision import computing
 
-_AT_ONCE = 2048 * 3 * 32 * 32  # numbers in the samples of one look on an accelerator: enough to keep it busy
-_FEWEST = 32  # samples of a look that are not halved further when memory runs out
+_AT_ONCE = 2048 * 3 * 32 * 32  # numbers in the samples of one forward pass that keep an accelerator busy
+_FEWEST = 32  # a batch with fewer samples is not halved when memory runs out
 
 
 def width(context: LocalContext, deck: Deck, batch_size: int) -> int:
-    """How many samples of each client one look takes. On an accelerator a step of a few small batches waits for the
-    host; so it takes more of them at once, where a sample's answer does not depend on its neighbours."""
+    """The number of samples of each client in one forward pass: `batch_size`, or a multiple of it on an accelerator if
+    a sample's output does not depend on the other samples. With few small batches an accelerator waits for the host."""
     set_modes(context.net, frozenset())
-    return batch_size * (
-        _rows_at_once(context, deck, batch_size * len(deck.clients)) if stand_alone(context.net) else 1
-    )
+    batches = _rows_at_once(context, deck, batch_size * len(deck.clients)) if stand_alone(context.net) else 1
+    return batch_size * batches
 
 
 def look(
     context: LocalContext, batches: Iterator[Batch], tensors: Tensors, batch_size: int = 0
 ) -> Iterator[tuple[Batch, Output]]:
-    """What the network says in evaluation mode. `batch_size`: of batches that are full."""
+    """Each batch with the network's output in evaluation mode. `batch_size`: the size of a full batch."""
     set_modes(context.net, frozenset())
     for batch in batches:
         with computing("fp32"):
@@ -44,8 +43,9 @@ def look(
 
 
 def side_by_side(context: LocalContext, deck: Deck, tensors: Tensors, each: int) -> Iterator[tuple[Batch, Output]]:
-    """What one model [1, *] says of the rows of a deck, each a batch of at most `each`, as many of them at once as keep
-    an accelerator busy. Batch statistics, where they count, are each batch's own."""
+    """The outputs of one model [1, *] for the rows of a deck, in batches of at most `each` samples of a row. As many
+    rows are computed together as keep an accelerator busy. If BatchNorm uses batch statistics, each batch has its
+    own."""
     set_modes(context.net, frozenset())
     apart = stand_alone(context.net)
     many = _rows_at_once(context, deck, each) if apart or context.net.body.native else 1
@@ -57,37 +57,39 @@ def side_by_side(context: LocalContext, deck: Deck, tensors: Tensors, each: int)
 
 
 def _rows_at_once(context: LocalContext, deck: Deck, each: int) -> int:
-    """How many times `each` samples one look takes."""
+    """How many times `each` samples one forward pass takes."""
     if not deck.index.is_cuda or isinstance(context.lens, TokenLens):
-        return 1  # texts would be padded to the longest of all
+        return 1  # all texts would be padded to the longest of them
     return max(_AT_ONCE // (max(deck.samples[:1].numel(), 1) * each), 1)
 
 
 def _as_rows(net: Network, tensors: Tensors, batch: Batch, full: int, apart: bool) -> Output:
-    rows, width = batch.labels.shape
+    """The output of one model [1, *] for a batch with several rows. `apart`: samples do not depend on each other."""
+    rows, samples = batch.labels.shape
     if rows == 1:
         return _in_few_widths(net, tensors, batch, full)
     if not apart:
         return apply(net, {n: t.expand(rows, *t.shape[1:]) for n, t in tensors.items()}, batch.inputs, batch.real)
     said = _in_parts(net, tensors, batch.inputs.flatten(0, 1).unsqueeze(0), None)
-    fields = (None if field is None else field.reshape(rows, width, *field.shape[2:]) for field in said)
+    fields = (None if field is None else field.reshape(rows, samples, *field.shape[2:]) for field in said)
     return Output(*fields)  # type: ignore[arg-type]
 
 
 def _in_few_widths(net: Network, tensors: Tensors, batch: Batch, full: int) -> Output:
-    """What the network says of a batch. For every new width cuDNN chooses its kernels anew, which takes longer than to
-    compute some samples more; so one client's last batch gets zeros behind it where that changes no answer."""
-    x, width = batch.inputs, batch.labels.shape[1]
-    more = wider(width, full) - width if width < full else 0
+    """The output for a batch. cuDNN chooses its kernels again for every new width, which takes longer than computing a
+    few more samples. So the last batch of a single client is padded with zeros if that changes no output."""
+    x, samples = batch.inputs, batch.labels.shape[1]
+    more = wider(samples, full) - samples if samples < full else 0
     alone = len(x) == 1 and batch.real is None
     if not more or net.body.native or not x.is_cuda or not alone or not pads(net, x):
         return _in_parts(net, tensors, x, batch.real)
     said = _in_parts(net, tensors, torch.cat([x, x.new_zeros(1, more, *x.shape[2:])], dim=1), None)
-    return Output(*(None if field is None else field[:, :width] for field in said))  # type: ignore[arg-type]
+    return Output(*(None if field is None else field[:, :samples] for field in said))  # type: ignore[arg-type]
 
 
 def _in_parts(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None) -> Output:
-    """What the network says; in two halves where memory does not hold the whole and nobody depends on the others."""
+    """The output for inputs [G, B, …]; computed in two halves if memory runs out and samples do not depend on each
+    other."""
     try:
         return apply(net, tensors, x, real)
     except torch.OutOfMemoryError:
@@ -103,15 +105,15 @@ def _in_parts(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None) ->
 
 
 def in_turn(context: LocalContext, deck: Deck, batch_size: int, order: Shuffle | None) -> Iterator[Batch]:
-    """All samples of a deck once, not augmented; shuffled where `order` says how: in class order, the batch statistics
-    of BatchNorm would be skewed (spec 9.3)."""
+    """Batches of all samples of a deck, once, without augmentation. `order` shuffles them: with samples in class order,
+    the batch statistics of BatchNorm would be skewed (spec 9.3)."""
     if order is None:
         return deck.in_order(batch_size, context.lens)
     return deck.shuffled(batch_size, context.lens, order, 0, None)
 
 
 def members(batch: Batch, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Which class each sample is of [G, B, C]; nothing for padding."""
+    """The samples' labels as one-hot rows [G, B, C]; rows of padding are zero."""
     member = F.one_hot(batch.labels, classes).to(dtype)
     return member if batch.real is None else member * batch.real.unsqueeze(-1)
 
@@ -120,7 +122,7 @@ def members(batch: Batch, classes: int, dtype: torch.dtype = torch.float32) -> T
 def class_sums(
     context: LocalContext, deck: Deck, tensors: Tensors, batch_size: int, order: Shuffle | None
 ) -> tuple[Tensor, Tensor]:
-    """Features of the samples of a deck summed by class [G, C, d], and how many there are [G, C]."""
+    """The sums of features by class [G, C, d] over all samples of a deck, and the numbers of samples [G, C]."""
     clients, device = len(deck.clients), deck.index.device
     total = torch.zeros(clients, context.classes, context.net.body.features, device=device)
     count = torch.zeros(clients, context.classes, device=device)

@@ -1,8 +1,8 @@
-"""Learning how to weigh samples from a few balanced images that the server gives to everybody (Meta-BSM, spec 6.5).
+"""Learned sample weights, from a few balanced images that the server gives to all clients (Meta-BSM, spec 6.5).
 
 Each client has a Meta-Weight-Net ζ (loss of a sample → its weight in (0, 1)) and an exponent γ of its balanced
-soft-max. Both learn from how a look-ahead step of the network would do on the balanced images: a gradient through that
-step, so of second order. G clients, B samples, C classes, H hidden units.
+soft-max. Both are trained on the loss that the network would have on the balanced images after one look-ahead step; the
+gradient goes through that step, so it is of second order. G clients, B samples, C classes, H hidden units.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NET = ("first.weight", "first.bias", "second.weight", "second.bias")
 
 
 def weigh(net: Tensors, losses: Tensor) -> Tensor:
-    """Weights [G, B] in (0, 1) of samples with these losses [G, B], by the nets of G clients: 1 → H, ReLU → 1."""
+    """Weights [G, B] in (0, 1) for samples with these losses [G, B], by the nets of G clients: 1 → H, ReLU → 1."""
     hidden = F.relu(losses.detach().unsqueeze(-1) * net["first.weight"].unsqueeze(1) + net["first.bias"].unsqueeze(1))
     return torch.sigmoid((hidden * net["second.weight"].unsqueeze(1)).sum(dim=-1) + net["second.bias"])
 
@@ -38,10 +38,11 @@ def weigh(net: Tensors, losses: Tensor) -> Tensor:
 @steps.register("meta-weighted")
 @dataclass(frozen=True)
 class MetaWeighted(Step):
-    """Samples are weighed by a small net that learns, with the exponent γ, from balanced images of the server.
+    """SGD on weighted samples: a small net gives the weights, and learns, with the exponent γ, from balanced images of
+    the server.
 
-    `meta_loss = "weighted"` is the paper's formula taken literally, which lets the net win by sending every weight to
-    0; with `learn_gamma` false γ stays where the balanced soft-max has it (Meta-BSM, spec 6.5)."""
+    `meta_loss = "weighted"` is the paper's formula taken literally, which the net can minimise by sending every weight
+    to 0. With `learn_gamma` false, γ stays that of the balanced soft-max (Meta-BSM, spec 6.5)."""
 
     learn_gamma: bool = True
     meta_loss: Literal["cross-entropy", "weighted"] = "cross-entropy"
@@ -51,10 +52,10 @@ class MetaWeighted(Step):
 
     @property
     def passes(self) -> int:
-        return 3  # ahead, on the balanced images, and the step itself
+        return 3  # the look-ahead step, the balanced images, the step itself
 
     def notes(self, seed: int) -> Tensors:
-        """torch's usual start of two linear layers; γ begins where the balanced soft-max has it."""
+        """The net's first weights, drawn as torch does for two linear layers, and the factor 1 on the objective's γ."""
         draw = torch_generator(seed, "meta-weight-net")
 
         def uniform(count: int, inputs: int) -> Tensor:
@@ -82,10 +83,10 @@ class MetaWeighted(Step):
             learner.move(grads, batch)
 
     def _learn_to_weigh(self, learner: Learner, batch: Batch, meta: Batch) -> None:
-        """One SGD step of ζ and γ at the round's rate; clients without samples in this batch stand still."""
+        """One SGD step of ζ and γ at the round's rate, except for clients without samples in this batch."""
         learned = (*_NET, GAMMA) if self.learn_gamma else _NET
         leaves = leaves_of(learner.notes, learned)
-        with plain_path():  # a second derivative, which fused kernels do not have
+        with plain_path():  # fused kernels have no second derivative
             loss = self.meta_objective(learner, {**learner.notes, **leaves}, batch, meta)
             moves = torch.autograd.grad(loss.sum(), list(leaves.values()))
         rate = max(float(rate) for rate in learner.rates.values())
@@ -111,18 +112,20 @@ class MetaWeighted(Step):
 
     def _losses(self, said: Output, batch: Batch, learner: Learner, notes: Tensors) -> Tensor:
         losses = balanced_softmax(said.logits, batch.labels, learner.counts, _gamma(learner, notes))
-        # padding may have a label that the client lacks, and the net would make NaN of its infinite loss
+        # padding may have a label that the client lacks: its loss is infinite, and the net would turn it into NaN
         return losses if batch.real is None else torch.where(batch.real > 0, losses, 0.0)
 
 
 def _gamma(learner: Learner, notes: Tensors) -> Tensor:
-    start = learner.settings.objective
-    assert isinstance(start, BalancedSoftmax)  # runs/sense.py refuses others
-    return start.gamma * notes[GAMMA]
+    """γ of each client [G, 1]: that of the objective times the learned factor."""
+    objective = learner.settings.objective
+    assert isinstance(objective, BalancedSoftmax)  # runs/sense.py refuses other objectives
+    return objective.gamma * notes[GAMMA]
 
 
 def look_ahead(learner: Learner, loss: Callable[[Output], Tensor], batch: Batch, rates: Mapping[str, Rate]) -> Tensors:
-    """w − η∇ of a loss [G] of what the network says, with the graph of the gradient. Running statistics stay."""
+    """The tensors after one step w − η∇loss, with the graph of the gradient. `loss` makes [G] of the network's output.
+    Running statistics do not change."""
     still = {n: t if n in rates else t.clone() for n, t in learner.tensors.items()}
     leaves = leaves_of(still, tuple(rates))
     said = apply(learner.net, {**still, **leaves}, batch.inputs, batch.real, batch.keys)

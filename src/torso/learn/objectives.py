@@ -1,7 +1,7 @@
-"""What is a good prediction? One loss per sample; the local loop takes the mean over each client's batch.
+"""Objectives: losses per sample, of which the local loop takes the mean over each client's batch.
 
-G clients, B samples, C classes, d features. `counts` [G, C] are the training samples that a client has of each class,
-fixed before training: what the balanced losses of spec 6.1 weigh by.
+G clients, B samples, C classes, d features. `counts` [G, C] is the number of training samples that a client has of each
+class, fixed before training. The balanced losses of spec 6.1 weight by it.
 """
 
 from __future__ import annotations
@@ -20,38 +20,40 @@ from torso.nets import Network, Output
 from torso.registry import Registry
 
 Stacks = Literal["any", "equal", "none"]
-"""Beside whom a client has the bits in a stack that it has alone, on CPU: anybody, clients of its size, or nobody."""
+"""In which stacks a client gets, on CPU, the same bits as alone: any stack; stacks of clients with as many samples
+(`equal`); none."""
 
 
 class Objective(ABC):
-    """The base of losses."""
+    """The base class of losses. A subclass implements `per_sample`."""
 
     stacks: ClassVar[Stacks] = "any"
 
     @abstractmethod
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-        """Features [G, B, d], logits [G, B, C], labels [G, B], counts [G, C] → losses [G, B]."""
+        """The losses [G, B], from features [G, B, d], logits [G, B, C], labels [G, B] and class counts [G, C]."""
 
     def of_output(self, said: Output, batch: Batch, counts: Tensor) -> Tensor:
-        """Losses [G, B] of all that a network says; for losses that look at more than features and logits."""
+        """The losses [G, B] of a network's whole output. Override it if the loss needs more than features and
+        logits."""
         return self.per_sample(said.features, said.logits, batch.labels, counts)
 
     def check(self, net: Network) -> None:  # noqa: B027 — most losses take any network
-        """Refuse a network that does not say what the loss looks at."""
+        """Refuse a network without the outputs that the loss needs."""
 
     def for_itself(self) -> Objective:
-        """What a client minimises when it fine-tunes its own copy: a loss that balances classes for the sake of the
-        others, or that holds on to a model of theirs, gives way to cross-entropy (spec 6.6)."""
+        """The loss for fine-tuning a client's own model. Losses that balance classes, or that pull towards a model of
+        others, only serve the shared model: they are replaced by cross-entropy (spec 6.6)."""
         return self
 
     @property
     def teachers(self) -> tuple[str, ...]:
-        """The models that do not learn and that it compares with (taught.py): `start`, with which the visit began,
-        and `previous`, which the client's visit before left."""
+        """The outputs of fixed models that the loss compares with, such as `start.logits` (taught.py). The models are
+        `start`, at the start of the visit, and `previous`, at the end of the client's previous visit."""
         return ()
 
     def untaught(self) -> Objective:
-        """The same where there is no model to compare with."""
+        """The loss to use if there is no teacher to compare with."""
         return self.for_itself() if self.teachers else self
 
 
@@ -59,11 +61,13 @@ objectives: Registry[type[Objective]] = Registry("method.objective")
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropies [G, B] of logits [G, B, C] at labels [G, B]."""
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
 
 
 def class_shares(counts: Tensor) -> Tensor:
-    """Samples of each class over the mean of all classes [G, C]: 1 everywhere on a client without skew."""
+    """Each client's samples of a class, divided by its mean over all classes [G, C]: 1 everywhere without label
+    skew."""
     return counts * counts.shape[1] / counts.sum(dim=1, keepdim=True).clamp(min=1)
 
 
@@ -75,7 +79,7 @@ def at_label(values: Tensor, labels: Tensor) -> Tensor:
 @objectives.register("cross-entropy")
 @dataclass(frozen=True)
 class CrossEntropy(Objective):
-    """−log softmax(logits) at the label."""
+    """Cross-entropy: −log softmax(logits) at the label."""
 
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         return cross_entropy(logits, labels)
@@ -84,7 +88,7 @@ class CrossEntropy(Objective):
 @objectives.register("mse")
 @dataclass(frozen=True)
 class SquaredError(Objective):
-    """The mean (or the sum) over classes of (logit − one-hot)² (SphereFed, spec 8.3)."""
+    """Squared error: the mean (or the sum) over classes of (logit − one-hot)² (SphereFed, spec 8.3)."""
 
     over_classes: Literal["mean", "sum"] = "mean"
 
@@ -96,7 +100,7 @@ class SquaredError(Objective):
 @objectives.register("feature-norm")
 @dataclass(frozen=True)
 class FeatureNorm(Objective):
-    """Cross-entropy + μ·‖features‖, the norm not squared, its gradient 0 at 0 (FedFR, spec 8.2)."""
+    """Cross-entropy + μ·‖features‖. The norm is not squared; its gradient at 0 is 0 (FedFR, spec 8.2)."""
 
     mu: NotNegative = 0.005
 
@@ -106,6 +110,8 @@ class FeatureNorm(Objective):
 
 
 class _Balanced(Objective):
+    """The base class of losses that balance classes for the shared model; fine-tuning uses cross-entropy instead."""
+
     def for_itself(self) -> Objective:
         return CrossEntropy()
 
@@ -113,7 +119,8 @@ class _Balanced(Objective):
 @objectives.register("reweighted")
 @dataclass(frozen=True)
 class Reweighted(_Balanced):
-    """Cross-entropy times Σ_c N_c / N_y; `normalize` divides by the number of classes present (IR, spec 6.1)."""
+    """Cross-entropy times Σ_c N_c / N_y; `normalize` divides by the number of classes that the client has (IR, spec
+    6.1)."""
 
     normalize: bool = True
 
@@ -127,9 +134,9 @@ class Reweighted(_Balanced):
 @objectives.register("ldam")
 @dataclass(frozen=True)
 class Margin(_Balanced):
-    """Cross-entropy after Δ = γ·N_y^(−1/4) is taken off the label's logit (LDAM, spec 6.1).
+    """Cross-entropy after the margin γ·N_y^(−1/4) is subtracted from the label's logit (LDAM, spec 6.1).
 
-    `form = "original"` scales a client's margins so that the largest is `gamma` and multiplies logits by `scale`."""
+    `form = "original"` scales a client's margins so that the largest is `gamma`, and multiplies logits by `scale`."""
 
     gamma: Positive = 0.5
     form: Literal["paper", "original"] = "paper"
@@ -148,7 +155,8 @@ class Margin(_Balanced):
 @objectives.register("cdt")
 @dataclass(frozen=True)
 class ClassTemperature(_Balanced):
-    """Cross-entropy of (N_c/N_max)^γ·logit; an absent class keeps a logit of 0 in the sum (CDT, spec 6.1)."""
+    """Cross-entropy of (N_c/N_max)^γ·logit. A class that the client lacks stays in the soft-max with a logit of 0 (CDT,
+    spec 6.1)."""
 
     gamma: NotNegative = 0.3
 
@@ -160,8 +168,8 @@ class ClassTemperature(_Balanced):
 @objectives.register("class-shares")
 @dataclass(frozen=True)
 class ClassShares(_Balanced):
-    """Cross-entropy of share_c^γ·logit, with N_c over the mean of all classes as the share, absent ones too (FedGELA,
-    spec 19.10)."""
+    """Cross-entropy of share_c^γ·logit. The share is N_c divided by its mean over all classes, also those that the
+    client lacks (FedGELA, spec 19.10)."""
 
     gamma: NotNegative = 1.0
 
@@ -172,10 +180,11 @@ class ClassShares(_Balanced):
 def balanced_softmax(
     logits: Tensor, labels: Tensor, counts: Tensor, gamma: Tensor | float, *, absent_as_one: bool = False
 ) -> Tensor:
-    """Cross-entropy of logit + γ·log N_c [G, B]; γ a number or [G, 1].
+    """Cross-entropies [G, B] of logit + γ·log N_c; γ is a number or [G, 1].
 
-    An absent class leaves the soft-max after the offset is made, so that γ can be learned (γ·log 0 has no gradient);
-    `absent_as_one`: it counts as one sample instead, for labels that the client has never seen (spec 6.1)."""
+    A class that the client lacks is masked out of the soft-max after the offset is added, so that γ can be learned
+    (γ·log 0 has no gradient). `absent_as_one` gives such a class one sample instead, for labels that the client has
+    never seen (spec 6.1)."""
     offset = gamma * counts.clamp(min=1).to(logits.dtype).log()
     shifted = logits + offset.unsqueeze(1)
     if not absent_as_one:
@@ -186,7 +195,8 @@ def balanced_softmax(
 @objectives.register("balanced-softmax")
 @dataclass(frozen=True)
 class BalancedSoftmax(_Balanced):
-    """Cross-entropy of logit + γ·log N_c; an absent class leaves the soft-max unless γ = 0 (BSM, spec 6.1)."""
+    """Cross-entropy of logit + γ·log N_c. Classes that the client lacks are left out of the soft-max unless γ = 0 (BSM,
+    spec 6.1)."""
 
     gamma: NotNegative = 1.0
 
@@ -199,10 +209,11 @@ class BalancedSoftmax(_Balanced):
 @objectives.register("calibrated")
 @dataclass(frozen=True)
 class Calibrated(_Balanced):
-    """Cross-entropy of logit − τ·N_c^(−1/4), for every class; an absent class leaves the soft-max unless τ = 0
-    (FedLC, spec 19.2).
+    """Cross-entropy of logit − τ·N_c^(−1/4) for every class. Classes that the client lacks are left out of the soft-max
+    unless τ = 0 (FedLC, spec 19.2).
 
-    `among = "others"` sums over the other classes alone, as some read the paper; that loss has no lower bound."""
+    `among = "others"` sums in the soft-max only over the other classes, as some read the paper; that loss has no lower
+    bound."""
 
     tau: NotNegative = 1.0
     among: Literal["all", "others"] = "all"
@@ -215,18 +226,18 @@ class Calibrated(_Balanced):
         if self.among == "all":
             return cross_entropy(shifted, labels)
         others = shifted.masked_fill(F.one_hot(labels, logits.shape[-1]).bool(), -torch.inf)
-        # a client with a single class has no others: the sum is empty, and the loss nothing
+        # a client with a single class has no other class: the sum is empty and counts as 0
         least = torch.finfo(logits.dtype).min
-        against = torch.where(others.isfinite().any(dim=-1), others.clamp(min=least).logsumexp(dim=-1), 0.0)
-        return against - shifted.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        log_sum = torch.where(others.isfinite().any(dim=-1), others.clamp(min=least).logsumexp(dim=-1), 0.0)
+        return log_sum - shifted.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
 
 
 @objectives.register("restricted")
 @dataclass(frozen=True)
 class Restricted(_Balanced):
-    """Cross-entropy in which the logits of classes that the client lacks are multiplied by α (FedRS, spec 19.3).
+    """Cross-entropy after the logits of classes that the client lacks are multiplied by α (FedRS, spec 19.3).
 
-    `form = "shares"`: every logit by α + (1 − α)·N_c / N_max, as the authors' code begins."""
+    `form = "shares"` multiplies every logit by α + (1 − α)·N_c / N_max, as the authors' code does at first."""
 
     alpha: Chance = 0.5
     form: Literal["missing", "shares"] = "missing"

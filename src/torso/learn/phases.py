@@ -1,4 +1,7 @@
-"""Which parts learn, in which order, for how long: a phase as the user says it, and as the loop needs it."""
+"""Phases of local training: which parts train, in which order, for how long.
+
+`Phase` is the user's form; `LocalPhase` is the form that the local loop needs.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,13 @@ from torso.kinds import CountOrZero, NotNegative
 from torso.learn.stacked import Rate
 from torso.nets import Network, learnable, part_names
 
-_LARGEST = 3e38  # of float32: a rate beyond it diverges as one below it does, but torch would refuse it
+_LARGEST = 3e38  # largest rate, near the limit of float32. torch refuses a larger one; this one diverges just the same
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Train `part` at `lr` times the rate for `epochs` (0: as many as the run, or the personalisation, has)."""
+    """A phase of local training: train `part` at `lr` times the learning rate for `epochs` epochs (0: as many as the
+    run, or the personalisation, has)."""
 
     part: str = "all"
     epochs: CountOrZero = 0
@@ -26,7 +30,7 @@ class Phase:
 
 
 def phases(what: str | Phase | Sequence[Phase]) -> tuple[Phase, ...]:
-    """`"body"` is short for one phase that trains the body."""
+    """The phases that a user's value stands for: `"body"` is short for one phase that trains the body."""
     if isinstance(what, str):
         return (Phase(what),)
     return (what,) if isinstance(what, Phase) else tuple(what)
@@ -34,39 +38,41 @@ def phases(what: str | Phase | Sequence[Phase]) -> tuple[Phase, ...]:
 
 @dataclass(frozen=True)
 class LocalPhase:
-    """A phase worked out for one network: the rate of every tensor that learns, and everything that may move."""
+    """A phase for one network: the learning rate of every tensor that trains, and all tensors that may change."""
 
     epochs: int
     rates: Mapping[str, Rate]  # learnable tensors only; a rate is never 0 (spec 1.3: frozen means excluded)
-    moving: frozenset[str]  # those and the running statistics of the same layers; nothing that its owner froze
+    moving: frozenset[str]  # these tensors and the running statistics of their layers; none that the user froze
 
     def differs_in_rates(self, other: LocalPhase) -> bool:
-        """Whether nothing else than the rates' values tells them apart."""
-        mine, its = ((phase.epochs, phase.rates.keys(), phase.moving) for phase in (self, other))
-        return mine == its
+        """Whether the two phases are equal but for the values of their rates."""
+        same_epochs = self.epochs == other.epochs
+        return same_epochs and self.rates.keys() == other.rates.keys() and self.moving == other.moving
 
     def of_places(self, places: Tensor) -> LocalPhase:
-        """That of the clients at these places of the stack."""
+        """The phase of the clients at these places of the stack."""
         return replace(self, rates={n: r[places] if isinstance(r, Tensor) else r for n, r in self.rates.items()})
 
 
 def beside(local_phases: Sequence[LocalPhase], clients: Sequence[int], device: torch.device) -> LocalPhase:
-    """One phase for the clients of several runs, so many of each, that differ in rates."""
-    made: dict[tuple[Rate, ...], Rate] = {}
+    """One phase for a stack of clients of several runs, whose phases differ only in rates. `clients`: the number of
+    clients of each run. A rate that differs becomes a tensor [G]."""
+    made: dict[tuple[Rate, ...], Rate] = {}  # tensors with the same rates share one tensor
     rates: dict[str, Rate] = {}
     for name in local_phases[0].rates:
-        each = tuple(phase.rates[name] for phase in local_phases)
-        if each not in made:
-            every = [float(rate) for rate, count in zip(each, clients, strict=True) for _ in range(count)]
-            made[each] = each[0] if len(set(each)) == 1 else on_device(device, every)
-        rates[name] = made[each]
+        of_runs = tuple(phase.rates[name] for phase in local_phases)
+        if of_runs not in made:
+            of_clients = [float(rate) for rate, count in zip(of_runs, clients, strict=True) for _ in range(count)]
+            made[of_runs] = of_runs[0] if len(set(of_runs)) == 1 else on_device(device, of_clients)
+        rates[name] = made[of_runs]
     return replace(local_phases[0], rates=rates)
 
 
 def local_phases(
     net: Network, plan: Sequence[Phase], epochs: int, lr: float, head_factor: float = 1.0
 ) -> tuple[LocalPhase, ...]:
-    """Work phases out. `head_factor` is the head's rate over the body's (spec 3.2); at 0 the head is frozen."""
+    """The phases of a plan for a network; a phase in which nothing trains is left out. `epochs` and `lr` are the
+    defaults of the run. `head_factor`: the head's learning rate over the body's (spec 3.2); at 0 the head is frozen."""
     head = frozenset(part_names(net, "head"))
     plans = []
     for phase in plan:
@@ -80,16 +86,18 @@ def local_phases(
 
 
 def own_head_learns(plan: Sequence[LocalPhase], net: Network) -> tuple[LocalPhase, ...]:
-    """The same phases, in which a personal head that a network makes learns for itself, at the rate of that network,
-    whose weights stay (spec 9.7). The client's tensors must have `net.made_head`."""
-    makes = frozenset(part_names(net, "personal"))
+    """The plan for a network that generates the client's personal head: the head itself trains, at the learning rate of
+    the network that generates it, and this network's weights do not change (spec 9.7). The client's tensors must have
+    `net.made_head`. Other networks: the same plan."""
+    generator = frozenset(part_names(net, "personal"))
 
-    def instead(phase: LocalPhase) -> LocalPhase:
-        swapped = {net.made_head if n in makes else n: rate for n, rate in phase.rates.items()}
-        return replace(phase, rates=swapped, moving=phase.moving - makes | swapped.keys())
+    def with_head(phase: LocalPhase) -> LocalPhase:
+        rates = {net.made_head if n in generator else n: rate for n, rate in phase.rates.items()}
+        return replace(phase, rates=rates, moving=phase.moving - generator | rates.keys())
 
-    return tuple(map(instead, plan)) if net.made_head else tuple(plan)
+    return tuple(map(with_head, plan)) if net.made_head else tuple(plan)
 
 
 def moved_by(plan: Sequence[LocalPhase]) -> frozenset[str]:
+    """The names of all tensors that a phase of the plan may change."""
     return frozenset().union(*(phase.moving for phase in plan))

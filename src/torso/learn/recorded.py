@@ -1,9 +1,10 @@
-"""Gradients of stacked clients as CUDA graphs: a step of some hundred small kernels is launched as one.
+"""Gradients of stacked clients, recorded as CUDA graphs: one launch replaces some hundred small kernels.
 
 A recording reads fixed memory, so that it can be replayed for other clients, rounds and batches of the same shape.
-Parameters live there from the start of a visit (`home`); anything else is copied in. A short or ragged batch is padded
-to the recorded width and masked, so two recordings serve an epoch in which all clients have samples; as they fall out,
-recordings of fewer and fewer clients (`rung`) take over, on the first rows of the same memory.
+Parameters are in this memory from the start of a visit (`home`); everything else is copied into it. A short or ragged
+batch is padded to the recorded width and masked, so that two recordings are enough for an epoch in which all clients
+have samples. When clients run out of samples, recordings of fewer clients (`rung`) are used, on the first rows of the
+same memory.
 """
 
 from __future__ import annotations
@@ -27,23 +28,26 @@ T = TypeVar("T")
 
 
 class Play(NamedTuple):
-    """What is to be recorded: operations on fixed memory, and the same on copies, by which kernels are compiled."""
+    """Operations to record."""
 
-    run: Callable[[], None]
-    warm_up: Callable[[], None]
+    run: Callable[[], None]  # the operations, on fixed memory
+    warm_up: Callable[[], None]  # the same on copies: called before, so that kernels are compiled
 
 
 @dataclass(frozen=True)
 class _Recording:
+    """A recorded gradient, with the fixed memory of its inputs and outputs."""
+
     graph: torch.cuda.CUDAGraph
     tensors: Tensors
     batch: Batch
     counts: Tensor
-    grads: Tensors
-    total: Tensor
-    buffers: frozenset[str]
+    grads: Tensors  # output
+    total: Tensor  # output: summed losses
+    buffers: frozenset[str]  # tensors that the forward pass changes: running statistics
 
     def replay(self, tensors: Tensors, batch: Batch, counts: Tensor) -> tuple[Tensors, Tensor]:
+        """Copy the inputs in, replay the graph, and copy changed running statistics out."""
         rows = len(self.counts)
         away = [n for n, kept in self.tensors.items() if kept.data_ptr() != tensors[n].data_ptr()]
         for name in away:
@@ -58,17 +62,19 @@ class _Recording:
 
 @dataclass(frozen=True)
 class _Tape:
+    """A recorded `Play`."""
+
     graph: torch.cuda.CUDAGraph
-    run: Callable[[], None]
+    run: Callable[[], None]  # kept because it holds the memory that the graph reads
 
     def replay(self) -> None:
         self.graph.replay()
 
 
 class Recorder:
-    """Gradients as `compute` gives them, replayed where they can be. What comes back is valid until the next call.
+    """The gradients of `compute`, replayed from recordings if possible. A result is valid until the next call.
 
-    `frozen`: tensors of the network that never learn."""
+    `most`: the number of recordings that are kept; `frozen`: tensors of the network that never train."""
 
     def __init__(self, compute: Gradients, most: int = 64, frozen: Collection[str] = ()) -> None:
         self.compute = compute
@@ -77,33 +83,34 @@ class Recorder:
         self.strides = True  # whether several steps may be recorded as one (strides.py)
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._plays: OrderedDict[object, Callable[[], None]] = OrderedDict()
-        self._made: dict[object, Any] = {}  # what those use: memory that stays where it is
-        self.noted: dict[object, object] = {}  # what somebody has put there
-        self._homes: dict[tuple[str, torch.Size], Tensor] = {}
+        self._made: dict[object, Any] = {}  # fixed memory that the plays use
+        self.noted: dict[object, object] = {}  # values that are in this memory now
+        self._homes: dict[tuple[str, torch.Size], Tensor] = {}  # fixed memory of the models' tensors
         self._here: Tensors = {}  # the homes of this visit
-        self._modules: dict[int, list[nn.Module]] = {}  # of networks
-        self._width = 0
+        self._modules: dict[int, list[nn.Module]] = {}  # layers by the id of their network
+        self._width = 0  # samples in a full batch of this visit
         self._pool = _new_pool()
 
     def another(self) -> Recorder:
-        """One like this, with nothing recorded."""
+        """A recorder with the same options and no recordings."""
         made = type(self)(self.compute, self.most)
         made.frozen, made.strides = self.frozen, self.strides
         return made
 
     def forget(self) -> None:
-        """Give all memory back, as when it has run out; what is at home is lost."""
+        """Free all recordings and their memory, for example if memory has run out. Tensors at home are lost."""
         self._recordings.clear()
         self._plays.clear()
         self._made.clear()
         self.noted.clear()
         self._homes.clear()
         self._here.clear()
-        self._pool = _new_pool()  # nobody may record into a pool whose last recording is gone while it holds memory
+        self._pool = _new_pool()  # a pool without recordings that still holds memory can not be recorded into
 
     def home(self, tensors: Tensors, width: int) -> Tensors:
-        """Begin a visit with batches of at most `width` samples: copies of the tensors in the memory that recordings
-        read. The next visit of as many clients overwrites them. What is frozen has one place for all clients."""
+        """Begin a visit with batches of at most `width` samples; returns copies of the tensors [G, *] in the memory
+        that recordings read. The next visit of as many clients overwrites them. A frozen tensor has one copy for all
+        clients."""
         self._width = width
         there: list[Tensor] = []
         given: list[Tensor] = []
@@ -119,24 +126,24 @@ class Recorder:
         return dict(self._here)
 
     def holds(self, tensors: Tensors) -> bool:
-        """Whether these are the homes of this visit."""
+        """Whether these tensors are the ones that `home` returned for this visit."""
         return all(self._here.get(name) is tensor for name, tensor in tensors.items())
 
     def made(self, key: object, make: Callable[[], T]) -> T:
-        """Something that stays where it is, as long as recordings do; made when it is first asked for."""
+        """The object under a key, made at the first call. It is kept as long as the recordings that use its memory."""
         if key not in self._made:
             self._made[key] = make()
         found: T = self._made[key]
         return found
 
     def place(self, what: str, like: Tensor) -> Tensor:
-        """Memory of this shape that stays where it is."""
+        """Fixed memory with the shape and dtype of `like`, not initialised."""
         return self.made(
             (what, like.shape, like.dtype), lambda: torch.empty_like(like, memory_format=torch.contiguous_format)
         )
 
     def play(self, key: object, make: Callable[[], Play]) -> None:
-        """Do what is recorded under a key; recorded now if nothing is."""
+        """Replay the operations under a key; the first call records them."""
         if key not in self._plays:
             self._plays[key] = self._taped(make())
             if len(self._plays) > 2 * self.most:
@@ -145,7 +152,7 @@ class Recorder:
         self._plays[key]()
 
     def _taped(self, play: Play) -> Callable[[], None]:
-        """A recording; the operations themselves go with it, since they hold the memory that it reads."""
+        """Record operations; returns the function that replays them."""
         self._on_the_side(play.warm_up)
         graph, run = torch.cuda.CUDAGraph(), play.run
         with torch.cuda.graph(graph, pool=self._pool):
@@ -174,7 +181,7 @@ class Recorder:
         counts: Tensor,
         width: int,
     ) -> tuple[Tensors, Tensor]:
-        """Gradients by the recording for batches of a width; recorded now if there is none."""
+        """Gradients by the recording for batches of this width, which is made if there is none."""
         clients = len(batch.labels)
         rows = clients if batch.lead is None else rung(batch.lead, clients)
         batch = batch.first(rows)
@@ -195,13 +202,13 @@ class Recorder:
         return self._recordings[key].replay(tensors, batch, counts)
 
     def _modes(self, net: Network) -> tuple[bool, ...]:
-        """Which of its layers are in train mode."""
+        """Which layers of a network are in train mode."""
         if id(net) not in self._modules:
             self._modules[id(net)] = list(net.modules())
         return tuple(module.training for module in self._modules[id(net)])
 
     def _is_home(self, name: str, tensor: Tensor) -> bool:
-        """Whether it is the home of this visit, or its first rows."""
+        """Whether a tensor is the home of its name in this visit, or the first rows of it."""
         home = self._here.get(name)
         return home is not None and home.data_ptr() == tensor.data_ptr() and home.shape[1:] == tensor.shape[1:]
 
@@ -214,7 +221,8 @@ class Recorder:
         objective: Objective,
         counts: Tensor,
     ) -> _Recording:
-        """Run once to warm up (kernels compile, libraries choose), put back what that moved, and record."""
+        """Record a gradient. Before, it is computed to warm up (kernels are compiled, libraries choose algorithms), and
+        the running statistics that this changed are restored."""
         kept = {n: t if self._is_home(n, t) else t.clone() for n, t in tensors.items()}
         buffers = frozenset(kept).difference(learnable(net, kept), net.frozen)
         before = {n: kept[n].clone() for n in buffers}
@@ -235,7 +243,7 @@ class Recorder:
         self._on_the_side(lambda: self._try(step))
 
     def _on_the_side(self, run: Callable[[], None]) -> None:
-        """On a stream of its own, as what is to be recorded must be tried."""
+        """Run on another stream, as CUDA demands for the warm-up of operations that will be recorded."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         try:
@@ -245,20 +253,21 @@ class Recorder:
             torch.cuda.current_stream().wait_stream(side)
 
     def _try(self, step: Callable[[], tuple[Tensors, Tensor]]) -> None:
-        """On a stream of its own, before it is recorded."""
+        """Compute the step before it is recorded; called on the warm-up stream."""
         for _ in range(2):
             step()
 
     def _captured(
         self, graph: torch.cuda.CUDAGraph, step: Callable[[], tuple[Tensors, Tensor]]
     ) -> tuple[Tensors, Tensor]:
+        """Record a step; returns the memory of its results."""
         with torch.cuda.graph(graph, pool=self._pool):
             return step()
 
 
 def rung(lead: int, clients: int) -> int:
-    """For how many of the clients a recording is made when `lead` of them have samples: all, three quarters, half and
-    so on, so that few recordings serve any number and at most a third of the work is for nothing."""
+    """The number of clients of the recording that is used if `lead` of `clients` have samples: all, three quarters, a
+    half and so on. So few recordings are enough for any `lead`, and at most a third of the work is wasted."""
     half = clients
     while half > 1 and (half + 1) // 2 >= lead:
         half = (half + 1) // 2
@@ -271,7 +280,7 @@ def _new_pool() -> Any:
 
 
 def _room_for(batch: Batch, width: int, masked: bool) -> Batch:
-    """Memory for batches of this width, each sample in the same memory format."""
+    """Fixed memory for batches of this width; each sample has the same memory format as in `batch`."""
     clients, _, *shape = batch.inputs.shape
     each, within = batch.inputs[0, 0].numel(), batch.inputs.stride()[2:]
     inputs = batch.inputs.new_empty_strided((clients, width, *shape), (width * each, each, *within)).zero_()
@@ -283,7 +292,8 @@ def _room_for(batch: Batch, width: int, masked: bool) -> Batch:
 
 
 def _fill(fixed: Batch, batch: Batch) -> None:
-    """Copy a batch in, a narrower one at the left; what stands further right is left over and masked."""
+    """Copy a batch into fixed memory. If it is narrower, the columns to its right keep old samples, which are
+    masked."""
     width = batch.labels.shape[1]
     fixed.inputs[:, :width].copy_(batch.inputs)
     fixed.labels[:, :width].copy_(batch.labels)

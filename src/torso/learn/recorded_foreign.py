@@ -1,11 +1,12 @@
-"""The same for a body that is not Torso's, and nothing may go wrong that goes well without.
+"""Recorded gradients (recorded.py) for bodies of other libraries, which may not allow it.
 
-Its BatchNorm would count padding, so a batch is replayed at its own width: the full width from the first batch on, a
-narrower one once it has come a second time, and only a few of these. Where a module waits for the device, draws random
-numbers on the host or cannot be recorded for another reason, it goes on kernel by kernel, and says so once.
+Their BatchNorm would count padding. So a batch is recorded at its own width: a full batch at once, a narrower width
+when it occurs for the second time, and only a few of these. If a module waits for the device, draws random numbers on
+the host or cannot be recorded for another reason, it runs kernel by kernel, with one warning. Recording must never
+break a run that works without it.
 
-Full batches are compiled before they are recorded (`run.compile`): at once, or when there have been so many steps that
-it is likely to pay. What cannot be compiled is recorded as it is, and that is said once.
+Full batches are compiled before they are recorded (`run.compile`): at once, or after so many steps that it is likely to
+pay. A step that cannot be compiled is recorded as it is, with one warning.
 """
 
 from __future__ import annotations
@@ -31,36 +32,36 @@ from torso.nets.draws import Seeded
 from torso.nets.layout import ChannelsLast
 
 Step = Callable[[], tuple[Tensors, Tensor]]
-_NARROW = 12  # recordings of batches that are not full, for each way to use a network
-_WIDTHS = 4  # of padded batches: quarters of the full width
-_OFTEN = 30_000  # steps. On an H200 compiling takes 20 to 27 s and a step then saves 0.4 to 4.9 ms: it pays after 5,400
-# (ViT-S), 33,000 (ResNet18, bf16) and 73,000 (ResNet18, tf32) further ones (bench/README.md)
-_FIRST: dict[Compile, float] = {"on": 0, "auto": _OFTEN, "off": float("inf")}  # steps before one is compiled
+_NARROW = 12  # most widths below the full one that are recorded, for each network and its modes
+_WIDTHS = 4  # widths to which batches are padded: quarters of the full one
+_OFTEN = 30_000  # steps. On an H200 compiling takes 20 to 27 s, and then a step saves 0.4 to 4.9 ms: it pays after
+# 5,400 (ViT-S), 33,000 (ResNet18, bf16) and 73,000 (ResNet18, tf32) further steps (bench/README.md)
+_FIRST: dict[Compile, float] = {"on": 0, "auto": _OFTEN, "off": float("inf")}  # steps before the step is compiled
 
 
 _BACKEND = "inductor"
 
 
 class CannotRecord(Exception):
-    """Why a step cannot be recorded."""
+    """A step that cannot be recorded; the message says why."""
 
 
 class ForeignRecorder(Recorder):
-    """Gradients of one client, or of several where one pass (`Body.in_line`) or vmap computes them."""
+    """A recorder for a body of another library: for one client at a time, or for several if one pass (`Body.in_line`)
+    or vmap computes them."""
 
     def __init__(self, *args: Any, compiles: Compile = "auto", **options: Any) -> None:
         super().__init__(*args, **options)
         self.compiles = compiles
-        self.uncompiled = ""  # why nothing is compiled any more
-        self._taken: Counter[object] = Counter()  # by the way a network is used: steps of full batches
-        self._uncompiled: dict[
-            object, list[weakref.ref[_Recording]]
-        ] = {}  # … and what was recorded before any was compiled
-        self._backend = ""  # by which the step that is being recorded is compiled, if it is
-        self._whole = False  # whether the step that is being recorded is one of full batches
-        self.refused = ""  # why nothing is recorded any more
-        self._narrow: dict[object, Counter[int]] = {}  # by the way a network is used: how often a width was met
-        self._seeded: Seeded | None = None  # in the midst of a step that draws
+        self.uncompiled = ""  # why compiling has been given up, if it has
+        self._taken: Counter[object] = Counter()  # steps of full batches, by network and trained tensors
+        # the same keys: recordings that were made before the step was compiled
+        self._uncompiled: dict[object, list[weakref.ref[_Recording]]] = {}
+        self._backend = ""  # the compiler of the step that is being recorded; "": it is not compiled
+        self._whole = False  # whether the step that is being recorded has a full batch
+        self.refused = ""  # why recording has been given up, if it has
+        self._narrow: dict[object, Counter[int]] = {}  # how often each width occurred, by network and its modes
+        self._seeded: Seeded | None = None  # the random numbers of the step that is being computed
         self._wanted = torch.zeros(0)  # the loss of the step that is being recorded
 
     def another(self) -> Recorder:
@@ -70,7 +71,7 @@ class ForeignRecorder(Recorder):
         return made
 
     def _is_home(self, name: str, tensor: Tensor) -> bool:
-        return tensor is self._here.get(name) or super()._is_home(name, tensor)  # asked for every tensor at every step
+        return tensor is self._here.get(name) or super()._is_home(name, tensor)  # called for each tensor in each step
 
     def forget(self) -> None:
         super().forget()
@@ -103,16 +104,17 @@ class ForeignRecorder(Recorder):
         return leading_gradients(*given)
 
     def _refuse(self, net: Network, why: str) -> None:
+        """Give up recording, with a warning."""
         self.refused = why
         self.forget()
         warnings.warn(f"{_name(net)} trains without CUDA graphs, kernel by kernel: {why}", stacklevel=3)
 
     def _width_for(self, net: Network, batch: Batch) -> int:
-        """The width at which a batch is replayed; 0: it is not."""
+        """The width at which a batch is replayed; 0: it is computed kernel by kernel."""
         width, full = batch.labels.shape[1], max(self._width, batch.labels.shape[1])
         if draws(net, batch.inputs) and not (net.body.draws_there and batch.keys):
             return 0
-        if len(batch.labels) > 1:  # client by client there is nothing to gain
+        if len(batch.labels) > 1:  # if clients are computed one by one, recording them together gains nothing
             return full if pads(net, batch.inputs) and (net.body.in_line or net.body.vmaps) else 0
         if width == full:
             return full if batch.real is None else 0
@@ -123,8 +125,8 @@ class ForeignRecorder(Recorder):
         return width if met[width] > 1 else 0
 
     def _backend_for(self, net: Network, names: Sequence[str], batch: Batch) -> str:
-        """By what a step is compiled; nothing: it is not. One that draws would draw other numbers; several clients are
-        computed under vmap, which does not go together with it."""
+        """The compiler of a step; "": it is not compiled. A compiled step would draw other random numbers, and
+        compiling does not work with vmap, which computes several clients."""
         first, way = _FIRST[self.compiles], (id(net), tuple(names))
         if self.uncompiled or not self._whole or first == float("inf") or len(batch.labels) > 1:
             return ""
@@ -138,7 +140,7 @@ class ForeignRecorder(Recorder):
         return _BACKEND
 
     def _drop(self, made: Sequence[_Recording | None]) -> None:
-        """Forget recordings, so that the step is recorded anew."""
+        """Forget recordings, so that the step is recorded again."""
         for key in [key for key, recording in self._recordings.items() if any(recording is one for one in made)]:
             del self._recordings[key]
         if not self._recordings:
@@ -146,7 +148,7 @@ class ForeignRecorder(Recorder):
 
     @contextmanager
     def _drawing(self, net: Network, batch: Batch) -> Iterator[None]:
-        """Random numbers of the step come from its key, in a replay as well."""
+        """Inside, the step's random numbers come from the batch's key, also in a replay."""
         if not isinstance(batch.keys, tuple) or not draws(net, batch.inputs):
             yield
             return
@@ -158,11 +160,12 @@ class ForeignRecorder(Recorder):
             self._seeded = None
 
     def _restart(self) -> None:
+        """Let the next computation draw the same random numbers again."""
         if self._seeded is not None:
             self._seeded.restart()
 
     def _record(self, net: Network, tensors: Tensors, names: Sequence[str], *given: Any) -> _Recording:
-        """Compiled where that is asked for and works, else as it is."""
+        """Record a step, compiled if `run.compile` says so and it works."""
         if self._backend:
             try:
                 return self._checked(net, tensors, names, *given)
@@ -175,7 +178,7 @@ class ForeignRecorder(Recorder):
         return made
 
     def _checked(self, *given: Any) -> _Recording:
-        """As any recording; then a replay must give the loss that the step gives."""
+        """Record a step, and check that a replay gives the loss of the step."""
         made = super()._record(*given)
         before = {name: made.tensors[name].clone() for name in made.buffers}
         self._restart()
@@ -189,8 +192,9 @@ class ForeignRecorder(Recorder):
         return made
 
     def _try(self, step: Step) -> None:
-        """Twice: kernels are chosen, then nothing may wait for the device. A graph that fails while it is recorded
-        leaves torch's generator in the midst of it, so the usual reason for that is found out before."""
+        """Compute the step twice: first kernels are chosen; then no operation may wait for the device. Waiting is the
+        usual reason why a recording fails. It is found here because a failed recording leaves torch's generator in a
+        broken state."""
         self._wanted = step()[1].clone()
         if self._whole:
             self._compile(step)
@@ -203,21 +207,21 @@ class ForeignRecorder(Recorder):
             raise CannotRecord(_first_line(error)) from None
 
     def _compile(self, step: Step) -> None:
-        """The step as it is going to be recorded, for the first time."""
+        """Compute the step for the first time as it will be recorded, so that it is compiled now."""
         try:
             with self._ways():
                 step()
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # of a compiler: nobody knows what it may raise
+        except Exception as error:  # a compiler may raise anything
             if not self._backend:
                 raise
             raise CannotRecord(f"{type(error).__name__}: {_first_line(error)}") from None
 
     @contextmanager
     def _ways(self) -> Iterator[None]:
-        """The faster layout where it is found out once, for full batches, and compiled; not again for each narrow
-        width."""
+        """Inside, a full batch is computed in the faster memory layout and compiled. Narrow batches are not: searching
+        for the layout and compiling again for each width would take too long."""
         with ChannelsLast() if self._whole else nullcontext(), Compiling(self._backend):
             yield
 
@@ -226,24 +230,25 @@ class ForeignRecorder(Recorder):
         try:
             with self._ways():
                 return super()._captured(graph, lambda: _dense(*step()))
-        except RuntimeError as error:  # also for want of memory
+        except RuntimeError as error:  # includes running out of memory
             torch.cuda.set_stream(stream)
             _end_capture()
             raise CannotRecord(_first_line(error.__context__ or error)) from None
 
 
 def _name(net: Network) -> str:
+    """The class name of the user's body."""
     return type(getattr(net.body, "module", net.body)).__name__
 
 
 def _dense(grads: Tensors, total: Tensor) -> tuple[Tensors, Tensor]:
-    """Gradients in the layout of what they move: a convolution in channels-last gives them as it has them, and to copy
-    them outside a recording takes a launch for each."""
+    """Gradients in the memory layout of the parameters. A convolution in channels-last gives channels-last gradients;
+    converting them outside the recording would take a launch for each."""
     return {name: grad.contiguous() for name, grad in grads.items()}, total
 
 
 def wider(width: int, full: int) -> int:
-    """The width to which a batch is padded, so that few widths come: quarters of the full one."""
+    """The width to which a batch is padded: a multiple of a quarter of the full width, so that few widths occur."""
     quarter = -(-full // _WIDTHS)
     return min(-(-width // quarter) * quarter, full)
 
@@ -262,7 +267,7 @@ def _no_waiting() -> Iterator[None]:
 
 
 def _end_capture() -> None:
-    """After a recording that failed: torch's generator takes itself to be recorded until a recording ends well."""
+    """Repair torch's generator after a failed recording: it believes to be recorded until a recording succeeds."""
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         torch.zeros(1, device="cuda")
 

@@ -1,4 +1,4 @@
-"""The learning rate of a round (spec 1.4). Rounds count from 1; within a round the rate is constant."""
+"""Schedules of the learning rate (spec 1.4). Rounds count from 1; within a round the rate is constant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ schedules: Registry[Schedule] = Registry("train.schedule")
 def step_half_3q(round: int, rounds: int, decay: float) -> float:
     """×0.1 right after round ⌊R/2⌋ and right after round ⌊3R/4⌋ (FedBABU, FedFN).
 
-    A set, because two equal numbers decay once; a 0 among them never decays."""
+    If both are the same round, the rate decays once. If one is round 0, there is no decay after it."""
     return 0.1 ** sum(1 for edge in {rounds // 2, 3 * rounds // 4} if 0 < edge < round)
 
 

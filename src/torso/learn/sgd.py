@@ -14,7 +14,7 @@ from torso.nets import Tensors
 
 
 class Sgd:
-    """Owns the velocities of one visit (spec 1.2: they never survive a round) and steps the parameters in place."""
+    """SGD for the parameters of G clients, with the velocities of one visit (spec 1.2: they never survive a round)."""
 
     def __init__(self, momentum: float, weight_decay: float) -> None:
         self.momentum = momentum
@@ -30,16 +30,17 @@ class Sgd:
         active: Tensor | None = None,
         lead: int | None = None,
     ) -> None:
-        """Move the parameters that have a rate. Clients that are not `active` [G] keep weights and velocities; `lead`
-        says the same where the active ones stand first, and needs gradients of those alone."""
+        """Move the parameters [G, *] that have a rate, in place. Clients that are not `active` [G] keep their weights
+        and velocities. With `lead` only the first `lead` clients move, and only they need gradients."""
         if self.momentum:
             self._begin({n: params[n] for n in grads if n not in self.velocity})
         if lead is not None:
-            ahead = Sgd(self.momentum, self.weight_decay)
-            ahead.velocity = {n: self.velocity[n][:lead] for n in grads if self.momentum}
-            params, grads = {n: params[n][:lead] for n in grads}, {n: g[:lead] for n, g in grads.items()}
-            each = {n: r[:lead] if isinstance(r, Tensor) and r.ndim else r for n, r in rates.items()}
-            ahead.step(params, grads, each)
+            leading = Sgd(self.momentum, self.weight_decay)
+            leading.velocity = {n: self.velocity[n][:lead] for n in grads if self.momentum}
+            params = {n: params[n][:lead] for n in grads}
+            grads = {n: g[:lead] for n, g in grads.items()}
+            leading_rates = {n: r[:lead] if isinstance(r, Tensor) and r.ndim else r for n, r in rates.items()}
+            leading.step(params, grads, leading_rates)
             return
         if all(is_fast(params[n]) and params[n].is_contiguous() for n in grads):
             self._fused_step(params, grads, rates, active)
@@ -63,15 +64,15 @@ class Sgd:
             torch._foreach_add_([params[names[p]] for p in places], [moves[p] for p in places], alpha=-rate)
 
     def _begin(self, params: Tensors) -> None:
-        """Velocities of zero: one launch for all, not one for each."""
+        """Make velocities of zero for these parameters, in one launch."""
         if params:
             begun = {name: torch.empty_like(param) for name, param in params.items()}
             torch._foreach_zero_(list(begun.values()))
             self.velocity |= begun
 
     def _fused_step(self, params: Tensors, grads: Tensors, rates: Mapping[str, Rate], active: Tensor | None) -> None:
-        """The same in one pass over each tensor; all tensors of a rate in one launch while every client is active and
-        goes at that rate."""
+        """As `step`, with fused kernels: one pass over each tensor. Small tensors with the same rate take one launch
+        together if every client is active and the rate is the same for all clients."""
         from torso.learn import sgd_kernel
         from torso.learn.sgd_kernel import step, step_many
 
@@ -89,6 +90,7 @@ class Sgd:
             step_many(*chosen, speeds, rates[names[0]], self.momentum, self.weight_decay)
 
     def _gather_speed(self, names: list[str], moves: list[Tensor], active: Tensor | None) -> list[Tensor]:
+        """The velocities after v ← μ v + move, in place for the active clients."""
         speeds = [self.velocity[n] for n in names]
         if active is None:
             torch._foreach_mul_(speeds, self.momentum)
@@ -100,5 +102,5 @@ class Sgd:
 
 
 def _is_each(rate: Rate) -> bool:
-    """Whether each client has a rate of its own."""
+    """Whether the rate is a tensor [G] with one rate for each client."""
     return isinstance(rate, Tensor) and rate.ndim > 0

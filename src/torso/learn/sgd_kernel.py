@@ -1,4 +1,4 @@
-"""One step of SGD with momentum in one pass over a stacked tensor, in Triton; import only where `is_fast`."""
+"""Triton kernels for a step of SGD in one pass over a stacked tensor. Import this file only if `is_fast` is true."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torso.fast import dot_precision
 from torso.learn.stacked import Rate
 
-LARGE = 1 << 23  # numbers of a tensor that are worth a launch of their own
+LARGE = 1 << 23  # a tensor with at least this many numbers gets a launch for itself
 
 
 @triton.jit(do_not_specialize=["size"])
@@ -19,7 +19,7 @@ def _step_kernel(
     MOVES: tl.constexpr, HAS_VELOCITY: tl.constexpr, HAS_ACTIVE: tl.constexpr, HAS_RATES: tl.constexpr,
     EACH: tl.constexpr, LARGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A stretch of one client's parameter. A client that is not active keeps weights and velocity."""
+    """Move BLOCK numbers of one client's parameter. A client that is not active keeps weights and velocity."""
     client = tl.program_id(1)
     if LARGE:  # numbers are read four at a time, which is worth a kernel of its own
         size = tl.multiple_of(size, 16)
@@ -49,9 +49,9 @@ def step(
     momentum: float,
     decay: float,
 ) -> None:
-    """v ← μ v + (g + wd·w); w ← w − lr·v, in place, for [G, *] in float32; no rate: only the velocity moves.
+    """v ← μ v + (g + wd·w); w ← w − lr·v, in place, for [G, *] in float32. Without a rate only the velocity changes.
 
-    A rate on the device is that of all clients [], or has one for each of them [G]."""
+    A rate on the device is a tensor [] for all clients, or [G] with one for each client."""
     clients, size = param.shape[0], param[0].numel()
     block, each = 1024, rate if isinstance(rate, Tensor) else None
     _step_kernel[(triton.cdiv(size, block), clients)](
@@ -69,7 +69,7 @@ def _product_kernel(
     HAS_ACTIVE: tl.constexpr, HAS_CAST: tl.constexpr, HAS_RATES: tl.constexpr, EACH: tl.constexpr,
     PRECISION: tl.constexpr, SAMPLES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of one client's weights, HIGH outputs by WIDE inputs, moved by its part of the product."""
+    """Move a tile of one client's weights, HIGH outputs by WIDE inputs, by its part of the product."""
     client = tl.program_id(2)
     if HAS_ACTIVE:  # noqa: SIM102 (a constant of the kernel, and a value)
         if tl.load(active + client) == 0:
@@ -108,8 +108,8 @@ def step_by_product(
     decay: float,
     cast: Tensor | None = None,
 ) -> None:
-    """w ← w − lr·(slopeᵀ x + wd·w), in place, for [G, out, d] in float32, slope [G, B, out] and x [G, B, d] of few
-    samples: the gradient itself is never in memory. Rates as in `step`; `cast`: the same weights in 16 bits."""
+    """w ← w − lr·(slopeᵀ x + wd·w), in place, for w [G, out, d] in float32, slope [G, B, out] and x [G, B, d] with few
+    samples B. The gradient itself is never in memory. Rates as in `step`; `cast` gets the new weights in 16 bits."""
     clients, lines, size = param.shape
     slope, x, each = slope.contiguous(), x.contiguous(), rate if isinstance(rate, Tensor) else None
     samples, high, wide = max(triton.next_power_of_2(x.shape[1]), 16), 64, 128
@@ -125,7 +125,8 @@ def step_by_product(
 def step_many(
     params: list[Tensor], grads: list[Tensor], speeds: list[Tensor], rate: Rate, momentum: float, decay: float
 ) -> None:
-    """The same for many tensors and clients that are all active: PyTorch's own optimiser does it in few launches."""
+    """As `step`, for many tensors if all clients are active. PyTorch's own fused optimiser takes few launches for
+    it."""
     fused = torch.ops.aten._fused_sgd_
     (fused.tensor_lr if isinstance(rate, Tensor) else fused.default)(
         params,

@@ -1,4 +1,4 @@
-"""Steps towards flat minima: the gradient is taken where the loss is about highest nearby (FedSAM, spec 19.6)."""
+"""Sharpness-aware steps, which take the gradient where the loss nearby is about highest (FedSAM, spec 19.6)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from torso.nets import Tensors
 @steps.register("sam")
 @dataclass(frozen=True)
 class SharpnessAware(Step):
-    """w ← w − η∇ℓ(w + ρ·g/‖g‖) with g = ∇ℓ(w), the norm over all that learns (FedSAM, spec 19.6).
+    """A sharpness-aware step: w ← w − η∇ℓ(w + ρ·g/‖g‖) with g = ∇ℓ(w). The norm is over all tensors that train (FedSAM,
+    spec 19.6).
 
     Both gradients are of the same batch. Running statistics and the reported loss are those at w."""
 
@@ -33,14 +34,12 @@ class SharpnessAware(Step):
         statistics = [name for name, _ in learner.net.named_buffers() if name in learner.tensors]
         for batch in batches:
             above = self.climbed(learner, learner.leading(learner.tensors, batch))
-            spare = {
-                name: learner.tensors[name].clone() for name in statistics
-            }  # moved by the second pass, and dropped
+            spare = {name: learner.tensors[name].clone() for name in statistics}  # for the second pass to change
             grads, _ = learner.at({**learner.tensors, **above, **spare}, batch.again(1))
             learner.move(grads, batch)
 
     def climbed(self, learner: Learner, grads: Tensors) -> Tensors:
-        """w + ρ·g/‖g‖ of the tensors that learn [G, *]; w where there is no gradient."""
+        """w + ρ·g/‖g‖ for the tensors that train [G, *]; w for clients without a gradient."""
         reach = self.rho / lengths(grads).clamp(min=torch.finfo(torch.float32).tiny)
         steps = {name: padded(scaled(grad, reach), len(learner.loss)) for name, grad in grads.items()}
         return {name: learner.tensors[name] + step for name, step in steps.items()}

@@ -1,4 +1,4 @@
-"""Small helpers for tensors with a client dimension [G, *]."""
+"""Helpers for tensors with a client dimension [G, *]."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def per_client(values: Tensor, like: Tensor) -> Tensor:
 
 
 def padded(first: Tensor, clients: int) -> Tensor:
-    """That of the first clients [K, *] with zeros for the others [G, *]."""
+    """A tensor of the first clients [K, *], with zeros for the others [G, *]."""
     missing = clients - len(first)
     return torch.cat([first, first.new_zeros(missing, *first.shape[1:])]) if missing else first
 
 
 def rows_at(tensor: Tensor, places: Tensor | slice) -> Tensor:
-    """The clients at these places of a stacked tensor [G, *]; one tensor that stands for all clients (it was expanded)
+    """The clients at these places of a stacked tensor [G, *]. One tensor that stands for all clients (it was expanded)
     is not copied for each of them."""
     return tensor[: len(places)] if isinstance(places, Tensor) and is_one_for_all(tensor) else tensor[places]
 
 
 def rows_of(tensors: Mapping[str, Tensor], rows: slice) -> dict[str, Tensor]:
-    """Some neighbours of stacked tensors [G, *], in the same memory."""
+    """A range of clients of stacked tensors [G, *], in the same memory."""
     return {name: tensor[rows] for name, tensor in tensors.items()}
 
 
@@ -38,8 +38,9 @@ def is_one_for_all(tensor: Tensor) -> bool:
 
 
 def copy_all(there: Sequence[Tensor], given: Sequence[Tensor]) -> None:
-    """Copy tensors into others of the same dtypes. Each dtype by itself: PyTorch copies a list of one dtype in few
-    launches, and a mixed one (BatchNorm counts in integers) tensor by tensor."""
+    """Copy tensors (`given`) into others of the same dtypes (`there`). Tensors of one dtype are copied together:
+    PyTorch copies a list of one dtype in few launches, and a mixed one (BatchNorm counts in integers) tensor by
+    tensor."""
     pairs: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for place, tensor in zip(there, given, strict=True):
         into, source = pairs.setdefault(tensor.dtype, ([], []))
@@ -50,7 +51,7 @@ def copy_all(there: Sequence[Tensor], given: Sequence[Tensor]) -> None:
 
 
 def copies_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in memory of their own; of one tensor that stands for all clients, one."""
+    """Copies of stacked tensors [G, *]. One tensor that stands for all clients is copied once."""
     held = [t[:1] if is_one_for_all(t) else t for t in tensors.values()]
     copies = [torch.empty_like(t) for t in held]
     copy_all(copies, held)
@@ -59,17 +60,17 @@ def copies_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def each_alone(clients: Sequence[int], tensors: Mapping[str, Tensor]) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """Each of G clients with its row of stacked tensors, as a stack of one [1, *] in memory of its own."""
+    """Each of G clients with a copy of its row of stacked tensors, as a stack of one [1, *]."""
     for place, client in enumerate(clients):
         yield client, copies_of(rows_of(tensors, slice(place, place + 1)))
 
 
-_SMALL = 1 << 17  # numbers of a client in one tensor up to which tensors are joined
+_SMALL = 1 << 17  # tensors with at most this many numbers per client are joined
 
 
 def joined(tensors: Mapping[str, Tensor]) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Stacked tensors [G, *] of one dtype, flat [G, n]: many small ones side by side in one, large ones as they are;
-    and whose they are. On a device a call costs more than the numbers of a small tensor do."""
+    """Stacked tensors [G, *] of one dtype as flat ones [G, n], each with the names of its tensors: all small tensors
+    side by side in one, large ones each alone. On a device a launch costs more than the numbers of a small tensor."""
     small = [name for name, tensor in tensors.items() if tensor[0].numel() <= _SMALL]
     if len(small) > 1:
         yield tuple(small), torch.cat([tensors[name].reshape(len(tensors[name]), -1) for name in small], dim=1)
@@ -79,14 +80,15 @@ def joined(tensors: Mapping[str, Tensor]) -> Iterator[tuple[tuple[str, ...], Ten
 
 
 def spared(stacked: Tensor, rows: Tensor | None) -> Tensor:
-    """The same with zeros for the clients that are not among `rows` [G]; None: all are."""
+    """A stacked tensor [G, *] with zeros for the clients that `rows` [G] is false for; None: it is true for all."""
     return stacked if rows is None else torch.where(per_client(rows, stacked), stacked, 0)
 
 
 def lengths(stacked: Mapping[str, Tensor]) -> Tensor:
-    """‖·‖ of each of G clients [G], all tensors together.
+    """The norm of each client's tensors [G], all tensors together as one vector.
 
-    Torch splits a sum that has one result over its threads, and rounds by their number: a single row is taken twice."""
+    torch splits a sum with a single result over its threads, so that its rounding depends on their number. To avoid
+    this, a single row is summed twice."""
     total: Tensor | float = 0.0
     for tensor in stacked.values():
         rows = tensor.reshape(len(tensor), -1)
@@ -95,7 +97,7 @@ def lengths(stacked: Mapping[str, Tensor]) -> Tensor:
 
 
 def rows_apart(stacked: Tensor) -> list[Tensor]:
-    """The rows of a stacked tensor [G, *], each in memory of its own: that of the others can be given back."""
+    """Copies of the rows of a stacked tensor [G, *], so that the memory of each can be freed by itself."""
     if free_to_read(stacked) and stacked.is_contiguous():
         copied: list[Tensor] = torch.ops.aten.unbind_copy.int(stacked)  # a kernel for each row: cheap on CPU
         return copied
@@ -106,7 +108,7 @@ def rows_apart(stacked: Tensor) -> list[Tensor]:
 
 
 Rate = float | Tensor
-"""A learning rate: of all clients of a stack, on the host or on the device [], or of each of them [G]."""
+"""A learning rate: a number or a tensor [] for all clients of a stack, or a tensor [G] with one for each client."""
 
 
 def scaled(tensor: Tensor, rate: Rate) -> Tensor:
@@ -115,7 +117,7 @@ def scaled(tensor: Tensor, rate: Rate) -> Tensor:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> Tensor:
-    """One truth on the device, which nobody has waited for yet: whether no number is infinite or NaN."""
+    """Whether no number is infinite or NaN, as a tensor [] on the device: the call does not wait for the device."""
     floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if not floats or all(free_to_read(t) and math.isfinite(float(t.sum())) for t in floats):
         return torch.tensor(True)  # a finite sum has finite parts, and on CPU it costs a tenth of the norm
@@ -123,19 +125,20 @@ def all_finite(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def free_to_read(tensor: Tensor) -> bool:
-    """Whether its numbers can be looked at without waiting for a device."""
+    """Whether the host can read the tensor's numbers without waiting for a device."""
     return tensor.device.type == "cpu"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Numbers [n] on their way to the host."""
+    """An asynchronous copy of numbers [n] from the device to the host."""
 
     host: Tensor
-    there: torch.cuda.Event | None  # when they have come; None: they have
+    there: torch.cuda.Event | None  # recorded after the copy; None: the numbers are on the host already
 
     @classmethod
     def of(cls, numbers: Tensor) -> Reading:
+        """Start the copy."""
         if numbers.device.type != "cuda":
             return cls(numbers, None)
         host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
@@ -145,7 +148,7 @@ class Reading:
         return cls(host, there)
 
     def numbers(self) -> list[float]:
-        """Wait for them, and for nothing that was asked of the device since."""
+        """The numbers. Waits for the copy, but not for work that the device got later."""
         if self.there is not None:
             self.there.synchronize()
         found: list[float] = self.host.tolist()
@@ -153,7 +156,8 @@ class Reading:
 
 
 def finite_rows(tensors: Iterable[Tensor], like: Tensor) -> Tensor:
-    """The same for each client of stacked tensors [G, *]: truths [G] on the device of `like` [G, *]."""
+    """Whether each client's numbers in stacked tensors [G, *] are finite: a tensor [G] on the device of `like` [G,
+    *]."""
     floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if not floats or (free_to_read(like) and bool(all_finite(floats))):
         return torch.ones(len(like), dtype=torch.bool, device=like.device)

@@ -1,7 +1,8 @@
-"""How does a client take a step? Most take plain SGD steps; some look ahead first, or step on an envelope of the loss.
+"""Local steps: how clients move their weights on each batch (plain SGD, look-ahead, a Moreau envelope).
 
-A step sees one epoch of batches at a time and moves the tensors of G clients in place. It is one axis of a method: it
-says nothing of which parts learn, what holds them back (drift) or whose model comes out (personal).
+A `Step` gets one epoch of batches at a time and moves the stacked tensors [G, *] of G clients in place. It is one axis
+of a method. Other axes decide which parts learn (phases), which correction is added to the gradient (drift) and how a
+client gets its personal model (personal).
 """
 
 from __future__ import annotations
@@ -31,58 +32,67 @@ from torso.registry import Registry, is_foreign
 
 @dataclass
 class Learner:
-    """Where G clients stand in a phase: what a step reads, and the tensors that it moves in place."""
+    """The training state of G clients in a phase: what a `Step` reads, and the tensors that it moves in place.
+
+    A batch may have samples for the first `batch.lead` clients only, because the clients with the most batches stand
+    first in the stack. Gradients of a batch then have one row for each of these clients."""
 
     net: Network
     settings: LocalSettings
     counts: Tensor  # [G, C]: training samples of each class
-    tensors: Tensors  # [G, *]
-    names: tuple[str, ...]  # whose gradients are taken
-    rates: Mapping[str, Rate]  # of those that move
+    tensors: Tensors  # [G, *]: all tensors of the clients' models
+    names: tuple[str, ...]  # the tensors whose gradients are computed
+    rates: Mapping[str, Rate]  # learning rates of the tensors that move
     sgd: Sgd
-    anchor: Local | None  # what drift corrections hold on to
-    start: Tensors = field(default_factory=dict)  # [G, *]: as the visit began
-    moving: frozenset[str] = frozenset()  # everything that may move in the phase
-    own_model: Tensors = field(default_factory=dict)  # parameters of a client's own model, where a step makes one
+    anchor: Local | None  # what drift corrections compare with; None: there is no correction
+    start: Tensors = field(default_factory=dict)  # [G, *]: the tensors at the start of the visit
+    moving: frozenset[str] = frozenset()  # tensors that may change in this phase, running statistics included
+    own_model: Tensors = field(default_factory=dict)  # [G, *]: parameters of a second model, if the step trains one
     notes: Tensors = field(default_factory=dict)  # [G, *]: what a step remembers of a client from visit to visit
-    meta: Iterator[Batch] | None = None  # batches of the data that everybody got from the server (spec 5.7)
-    take: Gradients = leading_gradients  # how gradients are computed: at once, or replayed
-    exact: bool = False  # whether a client's bits are to be those that it has alone, beside clients of other sizes too
-    loss: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: sum over the samples met
-    met: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: how many they were …
-    all_met: int = 0  # … beside those of batches that were full for everybody, which need no device to be counted
+    meta: Iterator[Batch] | None = None  # batches of the data that the server gave to all clients (spec 5.7)
+    take: Gradients = leading_gradients  # computes gradients: kernel by kernel, or by replaying a recording
+    exact: bool = False  # whether a client in a stack gets the same bits as alone, also next to clients of other sizes
+    loss: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: sum of the losses of all counted samples
+    met: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: counted samples of batches with padding
+    all_met: int = 0  # counted samples per client of batches without padding; kept on the host, which needs no kernel
 
     def gradients(self, tensors: Tensors, batch: Batch) -> Tensors:
-        """Gradients [G, *] of the method's loss at any tensors; counts the samples as met."""
+        """Gradients [G, *] of the method's loss at the given tensors [G, *]. Counts the samples and their losses."""
         return {n: padded(g, len(self.loss)) for n, g in self.leading(tensors, batch).items()}
 
     def leading(self, tensors: Tensors, batch: Batch) -> Tensors:
-        """The same, of the first clients alone where the others have no samples: enough for `move`."""
+        """As `gradients`, but with rows only for the first clients if the others have no samples: enough for `move`."""
         grads, total = self.at(tensors, batch)
         self.count(total, batch)
         return grads
 
     def at(self, tensors: Tensors, batch: Batch) -> tuple[Tensors, Tensor]:
-        """Those gradients and the summed losses [G], of samples that are not counted."""
+        """As `leading`, with the summed losses [G]. Does not count the samples."""
         if self.exact and (runs := runs_of(batch)):
-            return joined([self._of(rows).at(rows_of(tensors, rows), of_run(batch, rows, n)) for rows, n in runs])
+            parts = []
+            for rows, samples in runs:
+                unpadded = of_run(batch, rows, samples)
+                parts.append(self._of(rows).at(rows_of(tensors, rows), unpadded))
+            return joined(parts)
         objective = self.settings.objective
         if objective.teachers:
             batch = replace(batch, taught=self._taught(batch))
         return self.take(self.net, tensors, self.names, batch, objective, self.counts)
 
     def _of(self, rows: slice) -> Learner:
-        """The same for some of the clients, as far as gradients need it."""
+        """A learner for some of the clients, with the fields that gradients need."""
         start, notes = rows_of(self.start, rows), rows_of(self.notes, rows)
         return replace(self, counts=self.counts[rows], start=start, notes=notes, exact=False)
 
     def _taught(self, batch: Batch) -> Tensors:
-        """What the teachers of the loss say of a batch [G, B, …]; zeros for clients that have no samples in it."""
-        objective, some = self.settings.objective, batch if batch.lead is None else batch.first(batch.lead)
-        models = {
-            name: {n: t[: batch.lead] for n, t in teacher(name, self.start, self.notes).items() if n in self.tensors}
-            for name in models_of(objective)
-        }
+        """The outputs of the loss's teachers for a batch [G, B, …], and the server's statistics that the loss needs.
+        They are zero for clients without samples in the batch."""
+        objective = self.settings.objective
+        some = batch if batch.lead is None else batch.first(batch.lead)
+        models: dict[str, Tensors] = {}
+        for name in models_of(objective):
+            tensors = teacher(name, self.start, self.notes)
+            models[name] = {n: t[: batch.lead] for n, t in tensors.items() if n in self.tensors}
         said: Tensors = {}
         if models:
             said = answers(self.net, objective, models, some.inputs, some.real)
@@ -94,6 +104,7 @@ class Learner:
         return {what: padded(each, len(batch.labels)) for what, each in said.items()}
 
     def count(self, total: Tensor, batch: Batch) -> None:
+        """Count the samples of a batch, with their summed losses `total` [G], for the mean loss of the visit."""
         self.loss = self.loss + padded(total, len(self.loss))
         if batch.real is None:
             self.all_met += batch.labels.shape[1]
@@ -101,8 +112,8 @@ class Learner:
             self.met = self.met + batch.real.sum(dim=1)
 
     def move(self, grads: Tensors, batch: Batch, rates: Mapping[str, Rate] | None = None) -> None:
-        """One step of SGD after the drift correction, which sees what travels and learns, for the clients that have
-        samples in the batch."""
+        """Apply the drift correction and take one step of SGD, for the clients that have samples in the batch. The
+        correction sees only parameters that travel and learn. `rates`: other learning rates than those of the phase."""
         if batch.lead is not None:
             grads = {n: g[: batch.lead] for n, g in grads.items()}
         if self.settings.own_step:
@@ -119,39 +130,39 @@ class Learner:
 
 
 class Step(ABC):
-    """The base of steps."""
+    """The base class of local steps. A subclass implements `epoch`."""
 
-    uses_meta: ClassVar[bool] = False  # data that the server gives to everybody
+    uses_meta: ClassVar[bool] = False  # whether it needs the data that the server gives to all clients (spec 5.7)
     stacks: ClassVar[Stacks] = "any"
-    any_rates: ClassVar[bool] = False  # whether clients of a stack may have rates of their own: `rates` of tensors [G]
+    any_rates: ClassVar[bool] = False  # whether each client of a stack may have another learning rate (a tensor [G])
 
     @abstractmethod
     def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None:
-        """Meet an epoch of batches."""
+        """Train on one epoch of batches, in place: `learner.gradients` or `learner.leading`, then `learner.move`."""
 
     @property
     def passes(self) -> int:
-        """Passes over each batch, for the cost (spec 14.2)."""
+        """Forward passes over each batch, for the cost (spec 14.2)."""
         return 1
 
     def momentum(self, usual: float) -> float:
-        """The momentum of `learner.sgd`, where the run's is `usual`."""
+        """The momentum of `learner.sgd`; `usual` is the run's."""
         return usual
 
     def weight_decay(self, usual: float) -> float:
-        """The weight decay of `learner.sgd`, where the run's is `usual`."""
+        """The weight decay of `learner.sgd`; `usual` is the run's."""
         return usual
 
     def steps(self, batches: int) -> int:
-        """How many steps an epoch of so many batches makes."""
+        """The number of steps in an epoch of `batches` batches."""
         return batches
 
     def rates(self, usual: Mapping[str, Rate]) -> Mapping[str, Rate]:
-        """The rates of those steps, where the round's are `usual`."""
+        """The learning rates of the steps; `usual` are the round's."""
         return usual
 
     def notes(self, seed: int) -> Tensors:
-        """What a client remembers at first."""
+        """The first notes of a client [*]: what `learner.notes` has at the client's first visit."""
         return {}
 
 
@@ -161,7 +172,7 @@ steps: Registry[type[Step]] = Registry("method.step")
 @steps.register("plain")
 @dataclass(frozen=True)
 class Plain(Step):
-    """SGD: the gradient of each batch, once."""
+    """Plain SGD: one step for each batch."""
 
     any_rates: ClassVar[bool] = True
 
@@ -172,7 +183,7 @@ class Plain(Step):
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """How a client learns, the same for all clients of a run."""
+    """The settings of local training, which are the same for all clients of a run."""
 
     batch_size: int
     momentum: float = 0.0
@@ -180,33 +191,35 @@ class LocalSettings:
     objective: Objective = field(default_factory=CrossEntropy)
     drift: Drift = field(default_factory=NoDrift)
     step: Step = field(default_factory=Plain)
-    shared_momentum: bool = False  # one optimiser over all phases, as FedBABU's FedRep code has it (spec 4.4)
+    shared_momentum: bool = False  # one optimiser for all phases of a visit, as in FedBABU's FedRep code (spec 4.4)
 
     @cached_property
     def own_step(self) -> bool:
-        """Whether the step is the user's own, of a plugin: what it gives is checked."""
+        """Whether the step is the user's (from a plugin, not from Torso), so that its gradients are checked."""
         return is_foreign(self.step)
 
     @cached_property
     def own_drift(self) -> bool:
-        """Whether the drift correction is."""
+        """Whether the drift correction is the user's, so that its gradients are checked."""
         return is_foreign(self.drift)
 
     def optimiser(self) -> Sgd:
+        """A new optimiser, with velocities of zero."""
         return Sgd(self.step.momentum(self.momentum), self.step.weight_decay(self.weight_decay))
 
 
 @steps.register("look-ahead")
 @dataclass(frozen=True)
 class LookAhead(Step):
-    """w̃ = w − α∇ℓ(w; B₁), then w ← w − β∇ℓ(w̃; B₂) (Per-FedAvg, first-order, spec 5.2).
+    """A step from a point one step ahead: w̃ = w − α∇ℓ(w; B₁), then w ← w − β∇ℓ(w̃; B₂) (Per-FedAvg, first-order,
+    spec 5.2).
 
-    An epoch uses the data once, so it makes ⌊batches / 2⌋ steps, at least one. α is the round's rate, and so is β where
-    `beta` is 0; `momentum` lets the outer step have the run's."""
+    An epoch uses each batch once, so it makes ⌊batches / 2⌋ steps, at least one. α is the round's learning rate; β is
+    `beta`, or the round's rate if `beta` is 0. `with_momentum` gives the outer step the run's momentum."""
 
     beta: NotNegative = 0.0
     with_momentum: bool = False
-    stacks: ClassVar[Stacks] = "equal"  # two batches of one step may have different numbers of samples
+    stacks: ClassVar[Stacks] = "equal"  # the two batches of a step may have different numbers of samples
     any_rates: ClassVar[bool] = True
 
     def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None:
@@ -226,14 +239,14 @@ class LookAhead(Step):
 
 
 def pairs(batches: Iterator[Batch]) -> Iterator[tuple[Batch, Batch]]:
-    """Batches two by two, an odd one left over; a client with a single batch uses it twice (spec 5.2)."""
+    """Batches in pairs; an odd one at the end is dropped. A client with a single batch uses it twice (spec 5.2)."""
     first = next(batches, None)
     if first is None:
         return
     second = next(batches, None)
     yield first, first.again(1) if second is None else second.filled_from(first)
     while (first := next(batches, None)) is not None and (second := next(batches, None)) is not None:
-        yield first.only(second), second  # nobody meets an odd one because others have two
+        yield first.only(second), second  # drops the odd batch of a client also if other clients have a pair here
 
 
 @steps.register("envelope")
@@ -241,15 +254,16 @@ def pairs(batches: Iterator[Batch]) -> Iterator[tuple[Batch, Batch]]:
 class Envelope(Step):
     """A step on the Moreau envelope min_θ ℓ(θ) + (λ/2)‖θ − w‖² (pFedMe, spec 5.4).
 
-    `inner_steps` steps of θ at `inner_lr` on each batch, then w ← w − η·λ(w − θ) with η = `lr`; θ goes on from batch to
-    batch and is the client's own model. Both rates are constants, as the original's, and there is no momentum. Weight
-    decay belongs to the loss ℓ, so it acts on θ in the inner steps, as in the original, and not on w once more."""
+    On each batch, θ takes `inner_steps` steps with learning rate `inner_lr`; then w ← w − η·λ(w − θ) with η = `lr`. θ
+    carries over from batch to batch and is the client's own model. Both rates are constant, as in the authors' code,
+    and there is no momentum. Weight decay belongs to the loss ℓ: it acts on θ in the inner steps, as in the authors'
+    code, and not a second time on w."""
 
     lam: Positive = 15.0
     inner_steps: Count = 5
     inner_lr: Positive = 0.09
     lr: Positive = 0.005
-    any_rates: ClassVar[bool] = True  # it has its own
+    any_rates: ClassVar[bool] = True  # it does not use the round's rates
 
     def __post_init__(self) -> None:
         if self.lr * self.lam >= 1:
@@ -265,7 +279,8 @@ class Envelope(Step):
     def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None:
         for name in learner.names:
             learner.own_model.setdefault(name, learner.tensors[name].clone())
-        inner, rates = Sgd(0.0, learner.settings.weight_decay), dict.fromkeys(learner.rates, self.inner_lr)
+        inner = Sgd(0.0, learner.settings.weight_decay)
+        rates = dict.fromkeys(learner.rates, self.inner_lr)
         for batch in batches:
             for time in range(self.inner_steps):
                 grads = learner.gradients({**learner.tensors, **learner.own_model}, batch.again(time))
@@ -274,6 +289,7 @@ class Envelope(Step):
             learner.move({n: -self.pull(learner, n) for n in rates}, batch, self.rates(learner.rates))
 
     def pull(self, learner: Learner, name: str) -> Tensor:
+        """λ(θ − w) [G, *]: the gradient of the envelope's second term."""
         return self.lam * (learner.own_model[name] - learner.tensors[name])
 
     def momentum(self, usual: float) -> float:

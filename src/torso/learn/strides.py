@@ -1,9 +1,9 @@
-"""Plain steps, several in one recording: an epoch of stacked clients is a few launches.
+"""Recordings of several plain steps, so that an epoch of stacked clients takes few launches.
 
-What a step needs lies in fixed memory (`Recorder.place`): tensors and velocities, the rates, what drift corrections
-hold on to, and the epoch's batches as numbers (data/deals.py). Gathering the samples, the gradients and the step of SGD
-are recorded together, 1, 2, 4 or 8 steps at a time; a short epoch of equal clients at once. As clients fall out,
-recordings of fewer of them take over, and a client of the stack that has no samples left keeps its weights.
+Everything that a step needs is in fixed memory (`Recorder.place`): tensors and velocities, learning rates, the anchor
+of drift corrections, and the epoch's batches as numbers (data/deals.py). Gathering the samples, the gradients and the
+step of SGD are recorded together, for 1, 2, 4 or 8 steps; a short epoch of equal clients is one recording. When clients
+run out of samples, recordings of fewer clients are used, and a client in the stack without samples keeps its weights.
 
 G clients, of which the first R are computed; B samples.
 """
@@ -36,7 +36,7 @@ _MOST = 8  # steps of a recording
 
 
 def can_stride(learner: Learner, task: LocalTask) -> bool:
-    """Whether the phase's epochs can be recorded like this: steps that need nothing of the host."""
+    """Whether the phase's steps can be recorded together: they must need nothing from the host."""
     recorder, settings, net, lens = task.context.recorder, learner.settings, learner.net, task.context.lens
     return (
         recorder is not None
@@ -54,7 +54,7 @@ def can_stride(learner: Learner, task: LocalTask) -> bool:
 
 
 def epoch(learner: Learner, task: LocalTask, number: int) -> None:
-    """What `Plain.epoch` does with the batches of the task's epoch."""
+    """Train an epoch of a task, with the result of `Plain.epoch`."""
     recorder = task.context.recorder
     assert recorder is not None
     deck, context = task.deck, task.context
@@ -67,16 +67,17 @@ def epoch(learner: Learner, task: LocalTask, number: int) -> None:
     deal: Deal = recorder.made(("deal", form), lambda: Deal.room(form, deck.index.device))
     deal.fill(deck, form, task.shuffle, number, filled)
     recorder.play(("deal", form), lambda: Play(lambda: deal.deal(form), lambda: deal.deal(form)))
-    walk = _Walk(learner, task, recorder, deal)
-    walk.begin()
+    replays = _EpochReplay(learner, task, recorder, deal)
+    replays.begin()
     for start, steps, rows, masked in blocks(filled):
-        walk.go(start, steps, rows, masked)
-    walk.end()
+        replays.go(start, steps, rows, masked)
+    replays.end()
 
 
 def blocks(filled: NDArray[np.int64]) -> Iterator[tuple[int, int, int, bool]]:
-    """Steps of an epoch that one recording takes: the first, how many, of how many clients, and whether some of these
-    lack samples. `filled` [G, S]: samples by client and step; the clients with the most steps stand first."""
+    """The steps of an epoch in blocks, one for each replay: the first step, the number of steps, the number of clients,
+    and whether some of these lack samples. `filled` [G, S]: samples by client and step; clients with the most steps
+    stand first."""
     clients, width = len(filled), filled.max(initial=0)
     leads = np.count_nonzero(filled, axis=0).tolist()
     kinds = []
@@ -96,8 +97,8 @@ def blocks(filled: NDArray[np.int64]) -> Iterator[tuple[int, int, int, bool]]:
 
 
 @dataclass
-class _Walk:
-    """An epoch on its way."""
+class _EpochReplay:
+    """The replays of one epoch."""
 
     learner: Learner
     task: LocalTask
@@ -105,7 +106,7 @@ class _Walk:
     deal: Deal
 
     def begin(self) -> None:
-        """Bring into fixed memory what this visit or phase has brought along."""
+        """Copy everything that is new in this visit or phase into fixed memory."""
         learner = self.learner
         self.counts = self.recorder.place("counts", learner.counts)
         self.counts.copy_(learner.counts)
@@ -120,7 +121,7 @@ class _Walk:
         self.key = self._key()
 
     def _settled(self, what: str, values: Sequence[float]) -> Tensor:
-        """Numbers of the host in fixed memory; they are sent when they change."""
+        """Numbers of the host in fixed memory. They are copied to the device only if they have changed."""
         like, recorder = self.learner.tensors[self.learner.names[0]], self.recorder
         key = what, len(values), like.dtype
         held = recorder.made(key, lambda: torch.zeros(len(values), dtype=like.dtype, device=like.device))
@@ -130,7 +131,7 @@ class _Walk:
         return held
 
     def _velocities(self) -> None:
-        """Those of the learner move to fixed memory; new ones are zero."""
+        """Move the learner's velocities to fixed memory; new velocities are zero."""
         sgd, tensors = self.learner.sgd, self.learner.tensors
         if not sgd.momentum:
             return
@@ -143,7 +144,7 @@ class _Walk:
         sgd.velocity |= homes
 
     def _anchored(self) -> Local | None:
-        """What drift corrections hold on to."""
+        """The anchor of drift corrections in fixed memory; None if the correction does not use it."""
         anchor = self.learner.anchor
         if anchor is None or type(self.learner.settings.drift) is NoDrift:
             return None
@@ -160,7 +161,7 @@ class _Walk:
         return Local(start, {}, own, shared, anchor.participants)
 
     def _key(self) -> tuple[object, ...]:
-        """What tells recordings apart, beside the number of clients and steps."""
+        """Everything that a recording depends on, except the numbers of clients and steps."""
         learner, task, settings = self.learner, self.task, self.learner.settings
         context, deck, sgd, anchor = task.context, task.deck, learner.sgd, self.anchor
         switches = torch.get_float32_matmul_precision(), context.precision, is_fast(learner.loss)
@@ -188,6 +189,7 @@ class _Walk:
         )
 
     def go(self, start: int, steps: int, rows: int, masked: bool) -> None:
+        """Do some steps of the first `rows` clients, by a recording that is made if there is none."""
         picks, facts = (
             self.deal.picks[start : start + steps, :, :rows],
             self.deal.facts[start : start + steps, :, :rows],
@@ -209,7 +211,7 @@ class _Walk:
                 met.add_(window[1][step, 0])
 
         def try_it() -> None:
-            """A step of copies."""
+            """Two steps on copies."""
             sgd = Sgd(learner.sgd.momentum, learner.sgd.weight_decay)
             sgd.velocity = {n: v.clone() for n, v in learner.sgd.velocity.items()}
             copies = {n: t if is_one_for_all(t) else t.clone() for n, t in learner.tensors.items()}
@@ -221,7 +223,7 @@ class _Walk:
         return Play(walk, try_it)
 
     def _first(self, rows: int) -> Learner:
-        """The first clients, in fixed memory."""
+        """A learner for the first clients, with its tensors in fixed memory."""
         learner = self.learner
         tensors = {n: t[:rows] for n, t in learner.tensors.items()}
         sgd = Sgd(learner.sgd.momentum, learner.sgd.weight_decay)
@@ -240,7 +242,7 @@ class _Walk:
         )
 
     def _batches(self, window: tuple[Tensor, Tensor], masked: bool) -> Callable[[int], Batch]:
-        """The batch of a step, made from its numbers on the device."""
+        """The function that makes the batch of a step from its numbers on the device."""
         picks, facts = window
         context, deck = self.task.context, self.task.deck
         samples, labels, lens, change = deck.samples, deck.labels, context.training_lens, context.change
@@ -257,6 +259,7 @@ class _Walk:
         return batch
 
     def end(self) -> None:
+        """Add the epoch's losses and numbers of samples to the learner's."""
         self.learner.loss, self.learner.met = self.learner.loss + self.met[0], self.learner.met + self.met[1]
 
 

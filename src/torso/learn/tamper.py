@@ -1,4 +1,4 @@
-"""What malicious clients send in place of what they have learned, and of what they would say beside it (spec 9.6).
+"""The uploads and statistics of malicious clients, changed by an attack before they are sent (spec 9.6).
 
 G clients, tensors stacked [G, *].
 """
@@ -17,26 +17,28 @@ from torso.nets import Tensors
 
 @dataclass(frozen=True)
 class Tamper:
-    """What the visits of a round do to the uploads of malicious clients, and to the statistics beside them. Running
-    statistics of BatchNorm are sent as they are."""
+    """An attack on the uploads and statistics of a round. Running statistics of BatchNorm are sent unchanged."""
 
     attack: Attack
-    parameters: tuple[str, ...]  # that travel
-    participants: int
+    parameters: tuple[str, ...]  # those that travel
+    participants: int  # number of participants of the round
     seed: int
     round: int
 
     def __call__(
         self, received: Tensors, learned: Tensors, clients: Sequence[int], malicious: frozenset[int]
     ) -> Tensors:
-        """What arrives at the server [G, *], from what the clients received and what they have learned."""
+        """The tensors that the clients send [G, *], from those they received and those they learned."""
         places = [place for place, client in enumerate(clients) if client in malicious]
         if not places or not self.parameters:
             return learned
         change = {name: learned[name][places] - received[name][places] for name in self.parameters}
-        who = tuple(clients[place] for place in places)
-        false = self.attack.upload(Upload(change, who, self.participants, self.seed, self.round))
-        return {**learned, **{n: put(learned[n], places, received[n][places] + f) for n, f in false.items()}}
+        attackers = tuple(clients[place] for place in places)
+        false = self.attack.upload(Upload(change, attackers, self.participants, self.seed, self.round))
+        sent = dict(learned)
+        for name, false_change in false.items():
+            sent[name] = put(learned[name], places, received[name][places] + false_change)
+        return sent
 
     def said(
         self,
@@ -46,28 +48,33 @@ class Tamper:
         clients: Sequence[int],
         malicious: frozenset[int],
     ) -> Tensors:
-        """The statistics that arrive [G, *]; `numbers`: what those of each can be (`plausible`)."""
+        """The statistics that the clients send [G, *], from the honest ones. `numbers`: for each statistic, which
+        numbers the server accepts (see `plausible`)."""
         places = [place for place, client in enumerate(clients) if client in malicious]
-        who, lies = tuple(clients[place] for place in places), {}
-        for name, kind in numbers.items() if places else ():
+        if not places:
+            return dict(said)
+        attackers = tuple(clients[place] for place in places)
+        sent = dict(said)
+        for name, kind in numbers.items():
             base = received[name][places] if name in received else torch.zeros_like(said[name][places])
             honest = {name: said[name][places] - base}
-            upload = Upload(honest, who, self.participants, self.seed, self.round, f"noise of {name}")
-            if name in (false := self.attack.upload(upload)):
-                lies[name] = put(said[name], places, plausible(base + false[name], kind))
-        return {**said, **lies}
+            upload = Upload(honest, attackers, self.participants, self.seed, self.round, f"noise of {name}")
+            false = self.attack.upload(upload)
+            if name in false:
+                sent[name] = put(said[name], places, plausible(base + false[name], kind))
+        return sent
 
 
 def plausible(lie: Tensor, numbers: str) -> Tensor:
-    """A lie that the server does not refuse at once: without its sign where numbers cannot be negative, and rounded
-    where they count."""
+    """A false statistic, changed so that the server does not refuse it: the absolute value if its numbers cannot be
+    negative, and rounded if they are counts."""
     if numbers == "any":
         return lie
     return lie.abs().round() if numbers == "count" else lie.abs()
 
 
 def put(stacked: Tensor, places: list[int], theirs: Tensor) -> Tensor:
-    """The stack [G, *] with other values at some places."""
+    """A copy of the stack [G, *] with other values for the clients at `places`."""
     mixed = stacked.clone()
     mixed[places] = theirs
     return mixed

@@ -1,5 +1,7 @@
-"""What clients learn with and from: what a worker has for any client (LocalContext), what G clients do
-(LocalTask), what comes of it (LocalResult).
+"""The input and output of the local loop.
+
+`LocalContext` is the same for all clients of a worker; `LocalTask` has the data, phases and settings of G clients;
+`LocalResult` is the result.
 
 G clients, B samples; tensors are stacked [G, *].
 """
@@ -25,67 +27,84 @@ from torso.registry import is_foreign
 
 
 class JointLearner(Protocol):
-    """Learns for several runs in one stack (`lockstep.py`)."""
+    """Trains the clients of several runs in one stack (`lockstep.py`)."""
 
     def learn(self, task: LocalTask, tensors: Tensors, anchor: Local | None, notes: Tensors) -> LocalResult: ...
 
 
 @dataclass(frozen=True)
 class LocalContext:
-    """What a worker needs for any client: a network without weights, the lens on the samples, the augmentation."""
+    """What a worker needs to train any client: a network without weights, how samples are read, how they are
+    changed."""
 
     net: Network
     classes: int
-    lens: Lens
+    lens: Lens  # makes network inputs of stored samples
     change: Augmentation
-    skip_single: bool  # BatchNorm would see one value per channel in a batch of one (spec 12.2)
+    skip_single: bool  # whether batches of one sample are skipped: BatchNorm has one value per channel (spec 12.2)
     precision: Precision = "fp32"  # of training; evaluation is always in fp32
-    exact: bool = False  # whether clients of a stack are to have the bits that each has alone, where the network can
-    recorder: Recorder | None = None  # replays gradients instead of launching them kernel by kernel
-    lockstep: JointLearner | None = None  # where runs learn side by side
+    exact: bool = False  # whether clients in a stack get the same bits as alone, if the network allows it
+    recorder: Recorder | None = None  # replays recorded gradients instead of launching kernel by kernel
+    lockstep: JointLearner | None = None  # set if several runs train in one stack
 
     @property
     def training_lens(self) -> Lens:
+        """The lens of training, in the precision of training."""
         return replace(self.lens, dtype=activation_type(self.precision))
 
     @property
     def on_features(self) -> bool:
-        """Whether features have taken the place of samples, and the body passes them on."""
+        """Whether the samples are features, which the body passes on unchanged."""
         return isinstance(self.lens, FeatureLens)
 
 
 @dataclass(frozen=True)
 class LocalTask:
-    """What G clients go through: their samples, the local_phases, how they learn. `meta`: data that everybody got."""
+    """What G clients do in a visit: the samples they train on, the phases and the settings of training."""
 
     context: LocalContext
-    deck: Deck
+    deck: Deck  # the clients' samples
     plan: tuple[LocalPhase, ...]
     settings: LocalSettings
-    shuffle: Shuffle
-    meta: Deck | None = None
+    shuffle: Shuffle  # the order of the samples in each epoch
+    meta: Deck | None = None  # data that the server gave to all clients (spec 5.7)
 
     @property
     def exact(self) -> bool:
-        """Whether the clients' bits are those that each of them has alone."""
+        """Whether each client in the stack gets the same bits as alone."""
         return self.context.exact and self.context.net.keeps_bits
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        size, context, keyed = self.settings.batch_size, self.context, self.context.net.body.keyed_by
+        """The shuffled and augmented batches of an epoch."""
+        context = self.context
         return self.deck.shuffled(
-            size, context.training_lens, self.shuffle, number, context.change, context.skip_single, keyed
+            self.settings.batch_size,
+            context.training_lens,
+            self.shuffle,
+            number,
+            context.change,
+            context.skip_single,
+            context.net.body.keyed_by,
         )
 
     def meta_batches(self, number: int) -> Iterator[Batch] | None:
-        """Batches of the common data, over and over; anew in each epoch, so that nobody runs ahead of the others."""
+        """Endless batches of the server's data (`meta`). Each epoch starts them again, so that clients with fewer
+        batches in an epoch do not get out of step with the others of a stack."""
         if self.meta is None:
             return None
-        shuffle = self.shuffle.for_use(f"meta {number}")
-        size, context, keyed = self.settings.batch_size, self.context, self.context.net.body.keyed_by
-        return self.meta.endless(size, context.training_lens, shuffle, context.change, context.skip_single, keyed)
+        context = self.context
+        return self.meta.endless(
+            self.settings.batch_size,
+            context.training_lens,
+            self.shuffle.for_use(f"meta {number}"),
+            context.change,
+            context.skip_single,
+            context.net.body.keyed_by,
+        )
 
     def of_places(self, order: Sequence[int], places: Tensor) -> LocalTask:
-        """That of the clients at these places, in this order."""
+        """The task of the clients at these places, in this order. `order` and `places` are the same numbers, on the
+        host and on the device."""
         meta = None if self.meta is None else self.meta.of_places(order, places)
         deck, shuffle = self.deck.of_places(order, places), self.shuffle.of_places(order)
         plan = tuple(phase.of_places(places) for phase in self.plan)
@@ -93,39 +112,38 @@ class LocalTask:
 
 
 def stacks_alike(settings: LocalSettings, plan: Sequence[LocalPhase], sizes: Sequence[int]) -> bool:
-    """Whether clients of these sizes learn the same bits in a stack as each alone, with a network that keeps them.
+    """Whether clients with these numbers of samples get the same bits in a stack as alone, if the network allows it.
 
-    Beside clients of other sizes, steps on batches do (widths.py). What is computed of a whole client is padded: the
-    features that a phase holds on to."""
+    With different numbers of samples, only steps on batches can do that (widths.py). Features that a head-only phase
+    computes once are padded, which changes bits."""
     parts = settings.objective, settings.step, settings.drift
     if any(map(is_foreign, parts)) or "none" in (settings.objective.stacks, settings.step.stacks):
         return False
     if min(sizes) == max(sizes):
         return True
-    bodies = all(any(name.startswith("body.") for name in phase.moving) for phase in plan)
-    return settings.step.stacks == "any" and bodies
+    body_always_moves = all(any(name.startswith("body.") for name in phase.moving) for phase in plan)
+    return settings.step.stacks == "any" and body_always_moves
 
 
 @dataclass(frozen=True)
 class LocalResult:
-    """Stacked tensors after so many epochs; mean loss over all samples met [G].
+    """The result of local training for G clients."""
 
-    `own` is the client's own model where the step makes one beside (pFedMe's θ), and the same tensors elsewhere;
-    `notes` is what the step wants to be told at the next visit."""
-
-    tensors: Tensors
-    loss: Tensor
-    epochs: int
-    own: Tensors
-    notes: Tensors = field(default_factory=dict)
+    tensors: Tensors  # [G, *]: all tensors of the models
+    loss: Tensor  # [G]: mean loss over all samples that were trained on
+    epochs: int  # epochs done
+    own: Tensors  # [G, *]: the second model that the step trains (pFedMe's θ); without one, the same as `tensors`
+    notes: Tensors = field(default_factory=dict)  # [G, *]: what the step gets back at the clients' next visit
 
     def copy(self) -> LocalResult:
+        """A copy whose tensors share no memory with these."""
         copies = copies_of(self.tensors)
         own = {n: copies[n] if t is self.tensors.get(n) else t for n, t in self.own.items()}
         return replace(self, tensors=copies, own=own)
 
     def of_places(self, places: Tensor | slice) -> LocalResult:
-        """The clients at these places, in this order; copies where the places are a tensor and clients differ."""
+        """The results of the clients at these places, in this order. With a slice they share memory with these; with a
+        tensor of places they are copies, unless one tensor stands for all clients."""
         tensors = {n: rows_at(t, places) for n, t in self.tensors.items()}
         own = {n: tensors[n] if t is self.tensors.get(n) else t[places] for n, t in self.own.items()}
         notes = {n: t[places] for n, t in self.notes.items()}

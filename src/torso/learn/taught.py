@@ -1,8 +1,8 @@
-"""Losses that compare a client's model with models that do not learn (its teachers).
+"""Losses that compare a client's model with fixed models (teachers) or with statistics from the server.
 
-The teachers are known on the client, so nothing more travels: the model with which the visit began (`start`), and the
-model that the client's visit before left (`previous`, which the client keeps). They speak in evaluation mode.
-G clients, B samples, C classes, d features.
+There are two teachers, and both are on the client already, so nothing more travels: `start`, the model at the start of
+the visit, and `previous`, the model at the end of the client's previous visit, which the client keeps. Teachers compute
+in evaluation mode. G clients, B samples, C classes, d features.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from torso.kinds import NotNegative, Positive
 from torso.learn.objectives import CrossEntropy, Objective, Stacks, cross_entropy, objectives
 from torso.nets import Network, Output, Tensors, apply, set_modes
 
-PREVIOUS = "previous."  # before the names of tensors, in a client's notes
-TOLD = "told."  # before the names of statistics that the server has told (server/statistics.py), there too
+PREVIOUS = "previous."  # prefix of the previous model's tensors in a client's notes
+TOLD = "told."  # prefix of the statistics that the server has sent (server/statistics.py) in a client's notes
 
 
 class Taught(Objective):
-    """Cross-entropy and a term that compares with teachers; the base of such losses.
+    """The base class of losses that add a term of comparison to the cross-entropy.
 
-    `teachers` names what is needed of whom: `start.logits`, `previous.features`; and `told.NAME`, a statistic that the
-    server has told."""
+    `teachers` names what the term needs: an output of a teacher, such as `start.logits` or `previous.features`, or
+    `told.NAME`, a statistic that the server has sent."""
 
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         return cross_entropy(logits, labels)
 
     def of_told(self, told: Tensors, labels: Tensor) -> Tensors:
-        """What a batch needs of the statistics that it names [G, *]: for each sample [G, B, …]. The default takes those
-        of the label's class, of tensors [G, C, …]."""
+        """The server's statistics [G, *] for each sample of a batch [G, B, …]. By default they are tensors by class
+        [G, C, …], of which a sample gets the row of its label."""
         return {name: at_class(tensor, labels) for name, tensor in told.items()}
 
     @abstractmethod
     def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
-        """What is added to the cross-entropy [G, B]; `taught` has what `teachers` names, [G, B, …]."""
+        """The term that is added to the cross-entropy [G, B]. `taught` [G, B, …] has what `teachers` names."""
 
     def of_batch(self, said: Output, real: Tensor | None, taught: Tensors) -> Tensor | None:
-        """A term of each client's whole batch [G], added to its mean loss; `real` [G, B] marks what is no padding."""
+        """A term of each client's whole batch [G], added to its mean loss; None: there is none. `real` [G, B] is 0 for
+        padding."""
         return None
 
     def for_itself(self) -> Objective:
@@ -50,13 +51,13 @@ class Taught(Objective):
 
 
 def models_of(objective: Objective) -> tuple[str, ...]:
-    """The teachers whose answers it needs."""
+    """The teachers whose outputs the objective needs."""
     models = (what.partition(".")[0] for what in objective.teachers if not what.startswith(TOLD))
     return tuple(dict.fromkeys(models))
 
 
 def hears(objective: Objective) -> tuple[str, ...]:
-    """The statistics that it needs of what the server tells."""
+    """The names of the server's statistics that the objective needs."""
     return tuple(what.removeprefix(TOLD) for what in objective.teachers if what.startswith(TOLD))
 
 
@@ -72,7 +73,7 @@ def remembers(objective: Objective) -> bool:
 
 
 def teacher(name: str, start: Tensors, notes: Tensors) -> Tensors:
-    """A teacher's tensors [G, *]. Who has no visit behind it takes the model with which this one began."""
+    """A teacher's tensors [G, *]. A client without a previous visit uses the model at the start of this one."""
     return start if name == "start" else {n: notes.get(f"{PREVIOUS}{n}", t) for n, t in start.items()}
 
 
@@ -80,7 +81,7 @@ def teacher(name: str, start: Tensors, notes: Tensors) -> Tensors:
 def answers(
     net: Network, objective: Objective, models: dict[str, Tensors], inputs: Tensor, real: Tensor | None
 ) -> Tensors:
-    """What the teachers say of a batch [G, B, …]: `start.logits`, `previous.features`, and so on.
+    """The teachers' outputs for a batch [G, B, …], by the names in `objective.teachers`, such as `start.logits`.
 
     The network is left in evaluation mode."""
     set_modes(net, frozenset())
@@ -92,8 +93,8 @@ def answers(
 @objectives.register("not-true")
 @dataclass(frozen=True)
 class NotTrue(Taught):
-    """Cross-entropy + β·KL(q̃ᵍ ‖ q̃), soft-max at temperature τ over the classes that are not the label, of the received
-    model (q̃ᵍ) and of the client's (FedNTD, spec 19.4).
+    """Cross-entropy + β·KL(q̃ᵍ ‖ q̃), with q̃ᵍ and q̃ the soft-max of the received model
+    and of the client's model at temperature τ, over the classes that are not the label (FedNTD, spec 19.4).
 
     `scale = "tau-squared"` multiplies the second term by τ², as the authors' code does."""
 
@@ -106,9 +107,10 @@ class NotTrue(Taught):
         return ("start.logits",) if self.beta else ()
 
     def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
-        ours, theirs = (_not_true(z / self.tau, labels) for z in (said.logits, taught["start.logits"]))
-        far = (theirs.exp() * (theirs - ours)).sum(dim=-1)
-        return self.beta * (self.tau**2 if self.scale == "tau-squared" else 1.0) * far
+        own = _not_true(said.logits / self.tau, labels)
+        received = _not_true(taught["start.logits"] / self.tau, labels)
+        divergence = (received.exp() * (received - own)).sum(dim=-1)
+        return self.beta * (self.tau**2 if self.scale == "tau-squared" else 1.0) * divergence
 
 
 def _not_true(logits: Tensor, labels: Tensor) -> Tensor:
@@ -134,17 +136,17 @@ class Contrast(Taught):
         return ("start.features", "previous.features") if self.mu else ()
 
     def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
-        near, before = (F.cosine_similarity(said.features, taught[what], dim=-1) for what in self.teachers)
-        return self.mu * F.softplus((before - near) / self.tau)
+        to_received, to_previous = (F.cosine_similarity(said.features, taught[what], dim=-1) for what in self.teachers)
+        return self.mu * F.softplus((to_previous - to_received) / self.tau)
 
 
 @objectives.register("prototypes")
 @dataclass(frozen=True)
 class Prototypical(Taught):
-    """Cross-entropy + λ·(the mean over features of (f − m_y)²), m_y the global class mean of the label's class; a class
-    that nobody has told of has no such term (FedProto, spec 19.12; FedPAC, spec 19.13).
+    """Cross-entropy + λ·(the mean over features of (f − m_y)²), with m_y the global class mean of the label's class.
+    For a class without a global mean the term is 0 (FedProto, spec 19.12; FedPAC, spec 19.13).
 
-    `over = "sum"` takes the squared distance itself."""
+    `over = "sum"` takes the sum over features instead of the mean."""
 
     lam: NotNegative = 1.0
     over: Literal["mean", "sum"] = "mean"
@@ -162,8 +164,8 @@ class Prototypical(Taught):
 @objectives.register("mean-regularised")
 @dataclass(frozen=True)
 class MeanRegularised(Taught):
-    """Cross-entropy + κ·½·(the mean over features of (f̄ − z̄)²), f̄ the mean feature of the batch and z̄ the consensus of
-    all clients, once there is one (FedDBE, spec 19.15)."""
+    """Cross-entropy + κ·½·(the mean over features of (f̄ − z̄)²), with f̄ the mean feature of the batch and z̄ the
+    consensus of all clients. Before there is a consensus the term is 0 (FedDBE, spec 19.15)."""
 
     kappa: NotNegative = 50.0
 

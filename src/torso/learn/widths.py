@@ -1,7 +1,8 @@
-"""A stack's batch in which clients have different numbers of samples, without padding.
+"""Gradients without padding, for a batch in which clients have different numbers of samples.
 
-Padding changes how a sum is rounded. Where the bits of a stack are to be those of single clients (on CPU, with a
-network that `keeps_bits`), clients with equally many samples are computed together, and the others after them.
+Padding changes how a sum is rounded. If a stack must give the same bits as single clients (on CPU, with a network that
+`keeps_bits`), clients with the same number of samples in the batch are computed together, one such group after the
+other.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from torso.data.batches import Batch
 from torso.nets import Tensors
 
 Run = tuple[slice, int]
-"""Neighbours in a stack, and how many samples each of them has."""
+"""Clients that are neighbours in a stack and have the same number of samples in a batch: their rows, and this
+number."""
 
 
 def runs_of(batch: Batch) -> list[Run]:
-    """Who has samples, by how many; nothing where no client is padded, or where they do not stand by their number."""
+    """The groups of clients with equally many samples, without clients that have none. Empty if no client is padded, or
+    if the clients are not sorted by their number of samples."""
     if batch.real is None:
         return []
     widths = [int(width) for width in batch.real.sum(dim=1).tolist()]
@@ -36,13 +39,13 @@ def runs_of(batch: Batch) -> list[Run]:
 
 
 def of_run(batch: Batch, rows: slice, width: int) -> Batch:
-    """The samples of neighbours that have so many."""
+    """The part of a batch for clients that have `width` samples each."""
     keys = batch.keys[rows] if isinstance(batch.keys, Tensor) else batch.keys
     return Batch(batch.inputs[rows, :width], batch.labels[rows, :width], keys=keys, pad=batch.pad)
 
 
 def joined(parts: Sequence[tuple[Tensors, Tensor]]) -> tuple[Tensors, Tensor]:
-    """Gradients and losses of all runs."""
+    """The gradients and losses of all groups, one below the other."""
     if len(parts) == 1:
         return parts[0]
     grads, losses = zip(*parts, strict=True)

@@ -1,4 +1,4 @@
-"""Accuracies, analyses, costs: everything that is read off a trained federation."""
+"""Measures and analyses of a trained federation."""
 
 from torso.measure.base import Accuracy, Evaluation, Measurement, measures
 from torso.measure.evaluate import evaluate, evaluate_in_parts

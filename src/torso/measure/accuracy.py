@@ -21,23 +21,25 @@ from torso.learn.task import LocalContext
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors
 
-NO_CLASS = -1  # no label is: an answer that is always wrong
+NO_CLASS = -1  # a prediction that is always wrong: no label has this value
 
 
 def largest(scores: Tensor, among: Tensor | None = None) -> Tensor:
-    """The class [G, B] of the largest score [G, B, C], where `among` [G, 1, C] if given.
+    """The class [G, B] with the largest score [G, B, C], among the classes for which `among` [G, 1, C] is true.
 
-    None where a score is not finite: argmax would take a model of NaN to say class 0, and count that as right."""
+    NO_CLASS if a score is not finite: argmax would give class 0 for a model of NaN, and count that as right for some
+    samples."""
     allowed = scores if among is None else scores.masked_fill(~among, -torch.inf)
     return allowed.argmax(dim=-1).masked_fill(~scores.isfinite().all(dim=-1), NO_CLASS)
 
 
 def own_answer(said: Output) -> Tensor:
-    """What the client says: its personal logits where the head is dual."""
+    """The class [G, B] that the client predicts: by its personal logits if the head is dual."""
     return largest(said.own)
 
 
 def generic_answer(said: Output) -> Tensor:
+    """The class [G, B] that the generic head predicts."""
     return largest(said.logits)
 
 
@@ -49,22 +51,24 @@ def percent_correct(
     batch_size: int,
     answer: Callable[[Output], Tensor] = own_answer,
 ) -> Tensor:
-    """Accuracy [G] on a deck. `answer` turns what the network says into classes [G, B]; default: the largest logit."""
-    right, many = torch.zeros(len(deck.clients), device=deck.index.device), width(context, deck, batch_size)
+    """Accuracy [G] in percent on a deck. `answer` makes predicted classes [G, B] of the network's output; the default
+    is the class with the largest logit."""
+    right = torch.zeros(len(deck.clients), device=deck.index.device)
+    many = width(context, deck, batch_size)
     for batch, said in look(context, deck.in_order(many, context.lens), tensors, many):
         right += _hit(batch, answer(said)).sum(dim=1)
     return 100 * right / on_device(right.device, deck.sizes)  # 0 / 0 is NaN: nothing to measure on
 
 
 def _hit(batch: Batch, answer: Tensor) -> Tensor:
-    """1 for each sample whose answer is its label, 0 for others and for padding [G, B]."""
+    """1 for each sample whose prediction is its label, 0 for others and for padding [G, B]."""
     hit = (answer == batch.labels).float()
     return hit if batch.real is None else hit * batch.real
 
 
 @torch.no_grad()
 def mean_loss(context: LocalContext, deck: Deck, tensors: Tensors, batch_size: int) -> Tensor:
-    """Cross-entropy [G] of what the clients go by, over a deck; 0 where it is empty."""
+    """Mean cross-entropy [G] of the logits that the clients predict by, over a deck; 0 for a client without samples."""
     total = torch.zeros(len(deck.clients), device=deck.index.device)
     many = width(context, deck, batch_size)
     for batch, said in look(context, deck.in_order(many, context.lens), tensors, many):
@@ -75,13 +79,14 @@ def mean_loss(context: LocalContext, deck: Deck, tensors: Tensors, batch_size: i
 
 @measure("initial", of="clients")
 def initial(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """The model that a client holds, before fine-tuning, on the client's own test data (spec 9.1)."""
+    """Accuracy of the model that a client holds, before fine-tuning, on the client's own test data (spec 9.1)."""
     return {"initial": percent_correct(workspace.context, workspace.test_deck(clients), tensors, how.batch_size)}
 
 
 @measure("personalized", of="own", swept=True)
 def personalized(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """The client's own model, as method.personal makes it: usually fine-tuned on its training data (spec 9.2).
+    """Accuracy of the client's own model, as method.personal makes it, on its own test data. Usually this model is
+    fine-tuned on the client's training data (spec 9.2).
 
     A sweep of epochs adds personalized@E."""
     return {"personalized": percent_correct(workspace.context, workspace.test_deck(clients), tensors, how.batch_size)}
@@ -89,15 +94,15 @@ def personalized(workspace: Workspace, clients: Sequence[int], tensors: Tensors,
 
 @measure("benign", of="own")
 def benign(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """The own models of the clients that do not attack, on their own test data (spec 9.6)."""
+    """Accuracy of the own models of honest clients, on their own test data (spec 9.6)."""
     found = percent_correct(workspace.context, workspace.test_deck(clients), tensors, how.batch_size)
     return {"benign": _of_honest(workspace, clients, found)}
 
 
 @measure("backdoor", of="own", marked=True)
 def backdoor(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """How often the own models of clients that do not attack take a marked test image for what attackers want (attack
-    backdoor); less is better. Images of that class are left out."""
+    """Success of a backdoor: how often the own models of honest clients classify a test image with the trigger as the
+    attackers' target (attack backdoor); less is better. Images of the target class are left out."""
     return {"backdoor": _success(workspace, clients, tensors, how)}
 
 
@@ -105,26 +110,27 @@ def backdoor(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how
 def backdoor_initial(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
 ) -> dict[str, Tensor]:
-    """The same of the models that they hold before fine-tuning."""
+    """As backdoor, for the models that honest clients hold before fine-tuning."""
     return {"backdoor_initial": _success(workspace, clients, tensors, how)}
 
 
 def _success(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
-    return _of_honest(
-        workspace, clients, percent_correct(workspace.context, workspace.marked_deck(clients), tensors, how.batch_size)
-    )
+    """How often honest clients' models [G, *] predict the target for images with the trigger [G], in percent."""
+    found = percent_correct(workspace.context, workspace.marked_deck(clients), tensors, how.batch_size)
+    return _of_honest(workspace, clients, found)
 
 
 def _of_honest(workspace: Workspace, clients: Sequence[int], found: Tensor) -> Tensor:
-    """NaN for those who attack."""
+    """The values [G] with NaN for malicious clients."""
     hostile = torch.tensor([k in workspace.federation.malicious for k in clients], device=found.device)
     return found.masked_fill(hostile, torch.nan)
 
 
 @measure("local_only", of="clients", trains_body=True)
 def local_only(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """The client on its own test data had it trained alone, for as many epochs as the run has (rounds times local
-    epochs): what taking part is worth to it. As expensive as a run in which everybody comes in every round."""
+    """Accuracy on the client's own test data of a model that the client trained alone, for as many epochs as the run
+    has (rounds times local epochs). The difference to personalized is what taking part gains. It costs as much as a run
+    in which all clients take part in every round."""
     alone = how.alone(workspace, clients)
     return {"local_only": percent_correct(workspace.context, workspace.test_deck(clients), alone, how.batch_size)}
 
@@ -133,8 +139,8 @@ def local_only(workspace: Workspace, clients: Sequence[int], tensors: Tensors, h
 def local_only_best_on_test(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
 ) -> dict[str, Tensor]:
-    """Not a fair measure: as local_only, with for each client the epoch that is best on the very test data that it is
-    measured on, as FedBABU's code does (spec 5.1). It shows what that choice adds; compare nothing else by it."""
+    """Not a fair measure: as local_only, but each client's best epoch is chosen on the test data that it is measured
+    on, as in FedBABU's code (spec 5.1). It shows what this choice adds; do not compare other measures with it."""
     deck = workspace.test_deck(clients)
     best = torch.full((len(clients),), torch.nan, device=deck.index.device)
     for models in how.alone_by_epoch(workspace, clients):
@@ -144,7 +150,7 @@ def local_only_best_on_test(
 
 @measure("without_head", of="clients")
 def without_head(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """The nearest of the client's own class means in feature space instead of the head (spec 9.3)."""
+    """Accuracy with the nearest of the client's own class means in feature space instead of the head (spec 9.3)."""
     templates, known = class_means(workspace, clients, tensors, how)
 
     def nearest(said: Output) -> Tensor:
@@ -165,14 +171,13 @@ def without_head(workspace: Workspace, clients: Sequence[int], tensors: Tensors,
 def class_means(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
 ) -> tuple[Tensor, Tensor]:
-    """Mean feature per class of the client's training samples [G, C, d], and which classes it has [G, C].
+    """The mean feature of each class over the client's training samples [G, C, d], and which classes it has [G, C].
 
-    Not augmented, and shuffled: class after class, as the code has them, batch statistics of BatchNorm are skewed
-    (spec 9.3)."""
+    The samples are not augmented, and shuffled. Class after class, as in the authors' code (`template_order` "code"),
+    the batch statistics of BatchNorm would be skewed (spec 9.3)."""
     if how.template_order == "shuffled":
-        total, count = class_sums(
-            workspace, clients, tensors, how.batch_size, Shuffle(how.shuffle.seed, "templates", 0)
-        )
+        order = Shuffle(how.shuffle.seed, "templates", 0)
+        total, count = class_sums(workspace, clients, tensors, how.batch_size, order)
     else:
         deck = workspace.train_deck(clients).by_class()
         total, count = looking.class_sums(workspace.context, deck, tensors, how.batch_size, None)
@@ -182,13 +187,13 @@ def class_means(
 def class_sums(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, batch_size: int, order: Shuffle | None
 ) -> tuple[Tensor, Tensor]:
-    """Features of the clients' training samples summed by class [G, C, d], and how many there are [G, C]."""
+    """The sums of features by class [G, C, d] over the clients' training samples, and the numbers of samples [G, C]."""
     return looking.class_sums(workspace.context, workspace.train_deck(clients), tensors, batch_size, order)
 
 
 @measure("generic", of="server")
 def generic(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """The generic model on the whole test set (spec 9.8)."""
+    """Accuracy of the generic model on the whole test set (spec 9.8)."""
     return {"generic": torch.cat([hit.sum(dim=1) for _, hit in generic_hits(workspace, clients, tensors, how)])}
 
 
@@ -196,11 +201,9 @@ def generic(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how:
 def generic_hits(
     workspace: Workspace, numbers: Sequence[int], tensors: Tensors, how: Evaluation
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """Batches of the whole test set, by their numbers and some at a time, and 1 for each sample that the first model
-    answers rightly [·, B]."""
-    one, deck = (
-        {name: tensor[:1] for name, tensor in tensors.items()},
-        workspace.test_stretches(numbers, how.batch_size),
-    )
-    for batch, said in side_by_side(workspace.context, deck, one, how.batch_size):
+    """The batches with these numbers of the whole test set, several together as rows, and 1 for each sample that the
+    generic model classifies correctly [·, B]. The rows of `tensors` are all the generic model; the first is used."""
+    generic_model = {name: tensor[:1] for name, tensor in tensors.items()}
+    deck = workspace.test_stretches(numbers, how.batch_size)
+    for batch, said in side_by_side(workspace.context, deck, generic_model, how.batch_size):
         yield batch, _hit(batch, generic_answer(said))

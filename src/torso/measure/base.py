@@ -1,4 +1,4 @@
-"""What a measure is: a function of a workspace and G clients with their models, registered by name."""
+"""The form of measures (functions of a workspace and G clients with their models) and their registry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from torso.registry import Registry
 
 
 class OwnModels(Protocol):
-    """What the fine-tuning of G clients starts at, from the models that they hold; `visit`, where it was made."""
+    """Makes the models [G, *] with which the fine-tuning of G clients begins. `held`: the models that they hold;
+    `visit`: gives one more visit, if the caller shares it with other measures."""
 
     def __call__(
         self,
@@ -35,12 +36,12 @@ class OwnModels(Protocol):
         ...
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:
-        """Whether clients of these sizes have the same bits in a stack as each alone."""
+        """Whether clients with these numbers of samples get the same bits in a stack as alone."""
         ...
 
 
 class OneMoreVisit(Protocol):
-    """A visit of G clients of which nothing is uploaded."""
+    """Makes one more visit of G clients, without upload."""
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> LocalResult: ...
 
@@ -49,7 +50,7 @@ class OneMoreVisit(Protocol):
         ...
 
     def said_by(self, workspace: Workspace, clients: Sequence[int], tensors: Tensors) -> Tensors:
-        """The statistics that they would send of some models [G, *]."""
+        """The statistics [G, *] that these clients would send for models [G, *]."""
         ...
 
     def for_clients(self, clients: Sequence[int]) -> OneMoreVisit:
@@ -57,79 +58,71 @@ class OneMoreVisit(Protocol):
         ...
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:
-        """Whether clients of these sizes have the same bits in a stack as each alone."""
+        """Whether clients with these numbers of samples get the same bits in a stack as alone."""
         ...
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How to measure: what the measures of one evaluation have in common."""
+    """The settings of one evaluation, which all its measures use."""
 
     batch_size: int
-    templates: Literal["cosine", "l2"]
-    template_order: Literal["shuffled", "code"]
+    templates: Literal["cosine", "l2"]  # how features are compared with class means
+    template_order: Literal["shuffled", "code"]  # order of the samples from which class means are computed
     visit: OneMoreVisit
-    alone: Callable[
-        [Workspace, Sequence[int]], Tensors
-    ]  # their models had they never met the server, after as many epochs
-    alone_by_epoch: Callable[
-        [Workspace, Sequence[int]], Iterator[Tensors]
-    ]  # after each of them; each is gone with the next
+    alone: Callable[[Workspace, Sequence[int]], Tensors]  # models [G, *] that clients train alone, without the server
+    alone_by_epoch: Callable[[Workspace, Sequence[int]], Iterator[Tensors]]  # after each epoch; valid until the next
     own: OwnModels
-    finetune: Callable[[int], tuple[LocalPhase, ...]]  # number of epochs → phases
-    epochs: int
-    sweep: tuple[int, ...]
-    settings: LocalSettings
-    shuffle: Shuffle  # of the fine-tuning batches
-    weighting: str  # of the generic model, where clients keep parts of their own …
+    finetune: Callable[[int], tuple[LocalPhase, ...]]  # number of epochs → phases of fine-tuning
+    epochs: int  # of fine-tuning
+    sweep: tuple[int, ...]  # further numbers of epochs to measure after
+    settings: LocalSettings  # of fine-tuning
+    shuffle: Shuffle  # of fine-tuning
+    weighting: str  # weights of clients in the generic model, if clients keep parts of the model …
     keeps: bool  # … and whether they do
-    arrival: tuple[LocalPhase, ...]  # what a client goes through that comes when training is over …
-    arrival_settings: LocalSettings  # … and how
+    arrival: tuple[LocalPhase, ...]  # phases of the training of newcomers …
+    arrival_settings: LocalSettings  # … and its settings
     bins: int = 15  # of the calibration error
-    shift: float = 0.5  # how even the shares of classes are that test samples are drawn again with
-    corruptions: tuple[str, ...] = ()  # of test images …
-    severities: tuple[int, ...] = ()  # … and how strong
+    shift: float = 0.5  # Dirichlet parameter of the class mixes with which test samples are redrawn
+    corruptions: tuple[str, ...] = ()  # corruptions of test images …
+    severities: tuple[int, ...] = ()  # … and their severities, 1 to 5
 
     def for_clients(self, clients: Sequence[int]) -> Evaluation:
         """A copy that knows of these clients only."""
         return replace(self, visit=self.visit.for_clients(clients), own=self.own.for_clients(clients))
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:
-        """Whether the own models of clients of these sizes have the same bits in a stack as each alone."""
+        """Whether the own models of clients with these numbers of samples get the same bits in a stack as alone."""
         plan = [phase for epochs in (self.epochs, *self.sweep) for phase in self.finetune(epochs)]
         return stacks_alike(self.settings, plan, sizes) and self.own.keeps_bits(sizes)
 
 
 Taken = Literal["clients", "own", "local", "newcomers", "server", "mixes"]
 Measure = Callable[[Workspace, Sequence[int], Tensors, Evaluation], dict[str, Tensor]]
-"""(workspace, G clients, their models [G, *], how) → percentages [G] by name; NaN where nothing can be measured."""
+"""(workspace, G clients, their models [G, *], how) → percentages [G] by name; NaN if nothing can be measured."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measure and what it is taken of.
+    """A registered measure, with what it is taken of (`of`):
 
-    `clients`: each client with the model it holds; `own`: with its own, as method.personal makes it; `local`: with that
-    which one more visit leaves it. `newcomers`: clients that never train, with the model they are given. `server`: the
-    generic model; "clients" are then the numbers of the batches of the test set, and the values are right answers [G],
-    or signed numbers [G, K]; they are summed over batches, and then their absolute values over K. `mixes`: the same
-    with right answers by class [G, C], which are then weighed by the mix of classes of each client. `swept`: taken
-    after each number of epochs of personalize.sweep as well. `whole_test`: taken on the server's own test set, which a
-    real federation may not have. `marked`: taken on images that attackers mark. `trains_body`: it trains whole networks
-    on the way, whatever the method trains. `images`: taken on images that it changes; other samples are refused.
-    `two_heads`: it mixes the answers of a generic and a personal head, and looks at training samples and at the mean
-    feature that the server tells.
+    - `clients`: each client with the model that it holds; - `own`: each client with its own model, as method.personal
+    makes it; - `local`: each client with the model after one more visit; - `newcomers`: clients that never train, with
+    the model that they get; - `server`: the generic model. "Clients" are then numbers of batches of the test set, and
+    the values are numbers of correct predictions [G], or signed numbers [G, K]. They are summed over batches; then
+    their absolute values are summed over K; - `mixes`: as `server`, with correct predictions by class [G, C], which are
+    weighted by each client's mix of classes.
     """
 
     take: Measure
     of: Taken
     about: str
-    swept: bool = False
-    whole_test: bool = False
-    marked: bool = False
-    trains_body: bool = False
-    images: bool = False
-    two_heads: bool = False
+    swept: bool = False  # also taken after each number of epochs in personalize.sweep
+    whole_test: bool = False  # needs the server's test set, which a real federation may not have
+    marked: bool = False  # taken on images with the trigger of a backdoor
+    trains_body: bool = False  # trains whole networks, whatever the method trains
+    images: bool = False  # changes images; other kinds of samples are refused
+    two_heads: bool = False  # mixes a generic and a personal head, by training samples and the server's mean feature
 
 
 measures: Registry[Measurement] = Registry("measure.names")
@@ -147,11 +140,12 @@ def measure(
 ) -> Callable[[Measure], Measure]:
     """Decorator: register a measure under the name that `measure.names` and `result.json` use.
 
-    One that finds several values in one pass has several names; whoever asks for one of them gets that one."""
+    A measure that finds several values in one pass has several names, and a run may ask for any of them."""
 
     def keep(take: Measure) -> Measure:
+        about = " ".join((take.__doc__ or "").split())
+        whole = whole_test or of in ("server", "mixes")
         for name in names:
-            about, whole = " ".join((take.__doc__ or "").split()), whole_test or of in ("server", "mixes")
             measures.register(name)(Measurement(take, of, about, swept, whole, marked, trains_body, images, two_heads))
         return take
 
@@ -163,12 +157,12 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Percentages over clients: mean and population std (spec 9.1); a client without test data has None."""
+    """One measure over clients, in percent: mean and standard deviation (spec 9.1)."""
 
     mean: float
-    std: float
-    n: int
-    clients: tuple[float | None, ...] = field(repr=False, default=())
+    std: float  # over clients, of the population (ddof 0)
+    n: int  # clients with a value
+    clients: tuple[float | None, ...] = field(repr=False, default=())  # None: a client without a value
 
     def __str__(self) -> str:
         """`81.4 ± 12.0 (50 clients)`; of one model for all clients `81.4`."""
@@ -177,6 +171,7 @@ class Accuracy:
 
     @classmethod
     def over(cls, values: Sequence[float], per_client: bool = True) -> Accuracy:
+        """From the values of clients; NaN is no value. `per_client`: whether to keep them."""
         known = np.array([v for v in values if not math.isnan(v)], dtype=np.float64)
         clients = tuple(None if math.isnan(v) else v for v in values) if per_client else ()
         if not len(known):
@@ -184,7 +179,7 @@ class Accuracy:
         return cls(float(known.mean()), float(known.std()), len(known), clients)
 
     def in_brief(self) -> dict[str, Any]:
-        """For the history: no value of a single client, but how they are spread."""
+        """The entry of the history as JSON: quantiles over clients instead of their values."""
         brief = {key: value for key, value in self.as_json().items() if key != "clients"}
         known = [value for value in self.clients if value is not None]
         return {**brief, "quantiles": np.quantile(known, QUANTILES).tolist()} if known else brief
@@ -196,6 +191,7 @@ class Accuracy:
         return cls(mean, std, found["n"], tuple(found["clients"]))
 
     def as_json(self) -> dict[str, Any]:
+        """The accuracy as JSON, with null for NaN."""
         number = {"mean": self.mean, "std": self.std}
         return {
             **{k: None if math.isnan(v) else v for k, v in number.items()},

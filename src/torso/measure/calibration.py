@@ -1,4 +1,4 @@
-"""How sure a model is, held against how often it is right: the expected calibration error (spec 9.10).
+"""The expected calibration error: how far a model's confidence differs from its accuracy (spec 9.10).
 
 G clients, B samples, C classes, K bins of equal width.
 """
@@ -19,37 +19,41 @@ from torso.nets import Output, Tensors
 
 
 def own_logits(said: Output) -> Tensor:
+    """The logits that the client predicts by."""
     return said.own
 
 
 def generic_logits(said: Output) -> Tensor:
+    """The logits of the generic head."""
     return said.logits
 
 
 def gaps(looks: Iterable[tuple[Batch, Output]], bins: int, logits: Callable[[Output], Tensor], total: Tensor) -> Tensor:
-    """Confidence minus right answers, summed in each bin [G, K], from `total`, zeros.
+    """Confidence minus correctness (1 or 0), summed over the samples of each bin [G, K], added to `total` in place.
 
-    A sample of confidence p, its largest probability, is in the bin ((b − 1)/K, b/K]. A model that is not finite counts
-    as sure and wrong."""
+    The confidence p of a sample is its largest probability; it is in the bin ((b − 1)/K, b/K]. If the probabilities are
+    not finite, the sample counts as wrong with confidence 1."""
     for batch, said in looks:
-        sure, answer = logits(said).softmax(dim=-1).max(dim=-1)  # [G, B]
-        finite = sure.isfinite()
-        sure = sure.masked_fill(~finite, 1.0)
-        right = (answer == batch.labels) & finite
-        gap = sure - right.to(sure.dtype)
-        place = ((sure * bins).ceil().long() - 1).clamp(0, bins - 1)
+        confidence, predicted = logits(said).softmax(dim=-1).max(dim=-1)  # [G, B]
+        finite = confidence.isfinite()
+        confidence = confidence.masked_fill(~finite, 1.0)
+        right = (predicted == batch.labels) & finite
+        gap = confidence - right.to(confidence.dtype)
+        place = ((confidence * bins).ceil().long() - 1).clamp(0, bins - 1)
         total.scatter_add_(1, place, gap if batch.real is None else gap * batch.real)
     return total
 
 
 def error_of(gap: Tensor, samples: Tensor) -> Tensor:
-    """ECE [G] in percent: Σ_b |Σ confidence − right answers| / n, from the sums of bins [G, K]; NaN without samples."""
+    """ECE [G] in percent: Σ_b |Σ (confidence − correctness)| / n, from the sums of bins [G, K]; NaN without samples."""
     return 100 * gap.abs().sum(dim=1) / samples
 
 
 @torch.no_grad()
 def _of_clients(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
-    deck, context = workspace.test_deck(clients), workspace.context
+    """ECE [G] of the clients' models on their own test data."""
+    deck = workspace.test_deck(clients)
+    context = workspace.context
     nothing = torch.zeros(len(clients), how.bins, device=deck.index.device)
     looks = look(context, deck.in_order(how.batch_size, context.lens), tensors, how.batch_size)
     return error_of(gaps(looks, how.bins, own_logits, nothing), on_device(nothing.device, deck.sizes))
@@ -57,8 +61,8 @@ def _of_clients(workspace: Workspace, clients: Sequence[int], tensors: Tensors, 
 
 @measure("ece_initial", of="clients")
 def ece_initial(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """Expected calibration error of the model that a client holds, on its own test data, in percent; less is better
-    (spec 9.10)."""
+    """Expected calibration error of the model that a client holds, on the client's own test data, in percent; less is
+    better (spec 9.10)."""
     return {"ece_initial": _of_clients(workspace, clients, tensors, how)}
 
 
@@ -66,7 +70,8 @@ def ece_initial(workspace: Workspace, clients: Sequence[int], tensors: Tensors, 
 def ece_personalized(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
 ) -> dict[str, Tensor]:
-    """Expected calibration error of the client's own model, as method.personal makes it; less is better (spec 9.10)."""
+    """Expected calibration error of the client's own model, as method.personal makes it, on its own test data; less is
+    better (spec 9.10)."""
     return {"ece_personalized": _of_clients(workspace, clients, tensors, how)}
 
 
@@ -74,12 +79,10 @@ def ece_personalized(
 @torch.no_grad()
 def ece_generic(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """Expected calibration error of the generic model on the whole test set; less is better (spec 9.10)."""
-    one, deck = (
-        {name: tensor[:1] for name, tensor in tensors.items()},
-        workspace.test_stretches(clients, how.batch_size),
-    )
+    generic_model = {name: tensor[:1] for name, tensor in tensors.items()}
+    deck = workspace.test_stretches(clients, how.batch_size)
     found = [
         gaps([(batch, said)], how.bins, generic_logits, said.logits.new_zeros(len(batch.labels), how.bins))
-        for batch, said in side_by_side(workspace.context, deck, one, how.batch_size)
+        for batch, said in side_by_side(workspace.context, deck, generic_model, how.batch_size)
     ]
     return {"ece_generic": torch.cat(found)}

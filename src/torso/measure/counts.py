@@ -1,4 +1,4 @@
-"""How many samples of each class there are: at clients, which have to be asked, and in the server's test set."""
+"""Class counts: those of clients, which the engine asks for, and those of the server's test set."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from torso.engine import SERVER, Engine, Workspace
 
 
 class ClassCounts:
-    """Work: training samples of each class, of G clients [G, C]."""
+    """Work: the numbers of training samples of each class, for G clients [G, C]."""
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Tensor:
         return workspace.train_deck(clients).class_counts(workspace.context.classes).cpu()
 
 
 class TestCounts:
-    """Work: samples of each class in the whole test set [C]; the server's, whoever looks."""
+    """Work: the numbers of samples of each class in the server's test set [C]."""
 
-    __test__ = False  # no test, whatever pytest thinks of the name
+    __test__ = False  # tells pytest that this is no test
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Tensor:
         return torch.bincount(workspace.federation.test.labels, minlength=workspace.context.classes).cpu()
 
 
 def class_counts_of(engine: Engine, clients: Sequence[int]) -> Tensor:
-    """Training samples per client and class, int64 [n, C]."""
+    """Training samples of n clients by class, int64 [n, C]."""
     return torch.cat(list(engine.map(ClassCounts(), clients)))
 
 
 def test_counts_of(engine: Engine) -> Tensor:
-    """Samples of each class in the server's test set, int64 [C]."""
+    """Samples in the server's test set by class, int64 [C]."""
     (counts,) = engine.map(TestCounts(), [SERVER])
     return counts
 

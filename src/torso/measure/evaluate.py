@@ -1,4 +1,4 @@
-"""The evaluator: one walk over the clients takes every measure asked for."""
+"""The evaluator: it takes all measures that a run asks for in one pass over the clients."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from torso.personal.state import State
 from torso.personal.store import Store
 
 Values = dict[str, list[float]]
-_PLACES: dict[Taken, int] = {"clients": 0, "local": 1, "own": 2, "newcomers": 3, "mixes": 4, "server": 4}  # in a result
+_PLACES: dict[Taken, int] = {"clients": 0, "local": 1, "own": 2, "newcomers": 3, "mixes": 4, "server": 4}
+"""The order of measures in a result."""
 
 
 @dataclass(frozen=True)
 class Exam:
-    """Work: take the measures of a group of clients. Each model is made once, whoever looks at it."""
+    """Work: take measures of a group of clients. Each model is made only once for all measures."""
 
     names: tuple[str, ...]
     model: Tensors
@@ -60,18 +61,21 @@ class Exam:
 
     @property
     def batch_samples(self) -> int:
-        """How many samples a full batch has of what is trained on the way."""
+        """The batch size of the training that the measures need."""
         return self.how.settings.batch_size
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:
-        """Whether models that are trained on the way have the same bits in a stack. Without any, nothing is gained."""
+        """Whether the models that measures train get the same bits in a stack as alone. False if no model is trained:
+        then a stack gains nothing."""
         kinds = {measures[name].of for name in self.names}
         keeps = {"own": self.how.keeps_bits, "local": self.how.visit.keeps_bits}
-        return any(kind in kinds for kind in keeps) and all(keeps[kind](sizes) for kind in keeps if kind in kinds)
+        trained = [kind for kind in keeps if kind in kinds]
+        return bool(trained) and all(keeps[kind](sizes) for kind in trained)
 
     def _take(
         self, workspace: Workspace, clients: Sequence[int], of: Taken, models: Tensors, names: Sequence[str]
     ) -> Values:
+        """The values of the measures of one kind for models [G, *]."""
         if workspace.context.exact and len(clients) > 1:  # padding changes how the sums of a measure are rounded
             parts = [self._take(workspace, [k], of, mine, names) for k, mine in each_alone(clients, models)]
             return {name: [value for part in parts for value in part[name]] for name in parts[0]}
@@ -80,21 +84,25 @@ class Exam:
         return {name: value.tolist() for name, value in values.items() if name in names}
 
     def _swept(self, workspace: Workspace, clients: Sequence[int], start: Tensors) -> Values:
-        """The measures of own models; those that are swept after every number of epochs, in one pass."""
-        how, found = self.how, Values()
+        """The measures of own models; those that are `swept`, after each number of epochs of the sweep. The clients
+        train only once."""
+        how = self.how
+        found = Values()
         swept = [name for name in self.names if measures[name].swept]
         wanted = {how.epochs, *(how.sweep if swept else ())}
         for epochs, models in own_models(workspace, clients, start, how, sorted(wanted)):
-            now = epochs == how.epochs
-            values = self._take(workspace, clients, "own", models, self.names if now else swept)
-            found |= values if now else {}
-            found |= {f"{name}@{epochs}": values[name] for name in swept if epochs in how.sweep}
+            is_final = epochs == how.epochs
+            values = self._take(workspace, clients, "own", models, self.names if is_final else swept)
+            if is_final:
+                found |= values
+            if epochs in how.sweep:
+                found |= {f"{name}@{epochs}": values[name] for name in swept}
         return found
 
 
 @dataclass(frozen=True)
 class ServerExam:
-    """Work: what the generic model has right, in a group of batches of the test set."""
+    """Work: take measures of the generic model on a group of batches of the test set."""
 
     takes: tuple[Measure, ...]
     model: Tensors
@@ -102,24 +110,27 @@ class ServerExam:
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Values:
         tensors = workspace.models(self.model, [SERVER] * len(clients), kept=False)
-        return {
-            name: v.tolist() for take in self.takes for name, v in take(workspace, clients, tensors, self.how).items()
-        }
+        found: Values = {}
+        for take in self.takes:
+            for name, values in take(workspace, clients, tensors, self.how).items():
+                found[name] = values.tolist()
+        return found
 
     def for_clients(self, clients: Sequence[int]) -> ServerExam:
-        return replace(self, how=self.how.for_clients(()))  # "clients" are batches
+        return replace(self, how=self.how.for_clients(()))  # "clients" are numbers of batches
 
 
 @dataclass(frozen=True)
 class PooledExam:
-    """Work: how many test samples of each client the generic model has right, and how many there are; where the server
-    has no test set, the clients' test data stand for it, and only these two numbers leave them."""
+    """Work: the number of each client's test samples that the generic model classifies correctly, and their number. It
+    replaces `ServerExam` if the server has no test set; a client sends only these two numbers."""
 
     model: Tensors
     batch_size: int
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Values:
-        deck, tensors = workspace.test_deck(clients), workspace.models(self.model, clients, kept=False)
+        deck = workspace.test_deck(clients)
+        tensors = workspace.models(self.model, clients, kept=False)
         shares = percent_correct(workspace.context, deck, tensors, self.batch_size, generic_answer).nan_to_num(0.0)
         sizes = [float(size) for size in deck.sizes]
         right = [round(share * size / 100) for share, size in zip(shares.tolist(), sizes, strict=True)]
@@ -129,18 +140,20 @@ class PooledExam:
 def own_models(
     workspace: Workspace, clients: Sequence[int], start: Tensors, how: Evaluation, wanted: Sequence[int]
 ) -> Iterator[tuple[int, Tensors]]:
-    """The clients' own models [G, *] after each wanted number of epochs, ascending; each is gone with the next."""
+    """The clients' own models [G, *] after each of the `wanted` numbers of epochs, which ascend. The models are valid
+    until the next are asked for."""
     task = LocalTask(workspace.context, workspace.train_deck(clients), (), how.settings, how.shuffle)
     plans = {epochs: how.finetune(epochs) for epochs in wanted}
-    if all(
+    one_training = all(
         sum(phase.epochs for phase in plan) in (0, epochs) and len(plan) <= 1 for epochs, plan in plans.items()
-    ):  # fewer epochs are a stop on the way to more: one pass
-        walk = learn_by_epoch(replace(task, plan=plans[wanted[-1]]), start)
-        now = next(walk)
+    )
+    if one_training:  # with one phase, the training of the most epochs passes through all the others
+        states = learn_by_epoch(replace(task, plan=plans[wanted[-1]]), start)
+        state = next(states)
         for epochs in wanted:
-            while now.epochs < epochs and (later := next(walk, None)):
-                now = later
-            yield epochs, now.tensors
+            while state.epochs < epochs and (later := next(states, None)):
+                state = later
+            yield epochs, state.tensors
     else:
         for epochs, plan in plans.items():
             yield epochs, learn(replace(task, plan=plan), start).tensors
@@ -154,8 +167,8 @@ def evaluate(
     how: Evaluation,
     clients: Sequence[int],
 ) -> dict[str, Accuracy]:
-    """Take the named measures: those of clients over `clients`, of newcomers over all of them, of the server over the
-    whole test set."""
+    """Take the named measures: those of clients over `clients`, those of newcomers over all newcomers, those of the
+    server over the whole test set."""
     found: dict[str, Accuracy] = {}
     newcomers = roster.newcomers.tolist()
     groups: tuple[tuple[tuple[Taken, ...], Sequence[int]], ...] = (
@@ -172,8 +185,8 @@ def evaluate(
 def evaluate_in_parts(
     parts: Sequence[tuple[Engine, Sequence[str]]], roster: Roster, state: State, how: Evaluation, clients: Sequence[int]
 ) -> dict[str, Accuracy]:
-    """Take measures in parts, each on the engine that is cheapest for it. How they are parted does not show in the
-    order of what is found."""
+    """Take measures on several engines, each measure on the one that is cheapest for it. The order of the result does
+    not depend on the engines."""
     found: dict[str, Accuracy] = {}
     for engine, names in parts:
         found |= evaluate(engine, roster, names, state, how, clients)
@@ -188,11 +201,11 @@ def _of_server(
     how: Evaluation,
     clients: Sequence[int],
 ) -> dict[str, Accuracy]:
-    """The measures of the generic model: plain ones, and those that are weighed by each client's mix of classes."""
+    """The measures of the generic model: plain ones, and those that are weighted by each client's mix of classes."""
     asked = [name for name in names if measures[name].of in ("server", "mixes")]
     if not asked:
         return {}
-    if not roster.test_samples:  # all but `generic` are refused there (runs/checks.py)
+    if not roster.test_samples:  # without a test set, runs/checks.py refuses all of them but `generic`
         return {"generic": _pooled(engine, roster, state, how, clients)}
     exam = ServerExam(
         tuple(dict.fromkeys(measures[name].take for name in asked)),
@@ -212,7 +225,7 @@ def _of_server(
 
 
 def _pooled(engine: Engine, roster: Roster, state: State, how: Evaluation, clients: Sequence[int]) -> Accuracy:
-    """The generic model on the clients' test data, pooled."""
+    """The accuracy of the generic model on the test data of all clients together."""
     model = generic_of(engine, state.model, state.clients, roster, how.weighting, how.keeps)
     found = _collect(engine, PooledExam(model, how.batch_size), clients)
     right, of = (float(np.nansum(found.get(name, [0.0]))) for name in ("right", "of"))
@@ -220,7 +233,7 @@ def _pooled(engine: Engine, roster: Roster, state: State, how: Evaluation, clien
 
 
 def _collect(engine: Engine, exam: Work[Values], clients: Sequence[int], store: Store | None = None) -> Values:
-    """The values of all clients, in their order; NaN for one who has not answered, of whom a part says nothing."""
+    """The values of all clients, in their order; NaN for a client that has not answered."""
     parts = list(engine.map(exam, clients, store))
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: [value for part in parts for value in part.get(name, [math.nan])] for name in names}

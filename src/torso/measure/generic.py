@@ -1,4 +1,4 @@
-"""The generic model where clients keep parts of their own: their mean, which they are asked for (spec 4.2, 9.4)."""
+"""The generic model if clients keep parts of the model: the clients are asked for the mean of these (spec 4.2, 9.4)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from torso.server.sums import add
 
 @dataclass(frozen=True)
 class KeptShifts:
-    """Work: what each client's kept parts add to the mean, client by client."""
+    """Work: what the kept parts of each client add to the mean."""
 
-    model: Tensors
-    shares: Mapping[int, float]
+    model: Tensors  # [*]: the server's
+    shares: Mapping[int, float]  # weight of each client
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> list[Tensors]:
         return [shifts_of(self.model, workspace.store[k].kept, self.shares[k]) for k in clients]
 
 
 def generic_of(engine: Engine, model: Tensors, clients: Store, roster: Roster, weighting: str, keeps: bool) -> Tensors:
-    """As `personal.models.generic_model`, of clients whose states are elsewhere; `keeps`: whether they have any."""
+    """As `personal.models.generic_model`, for clients whose states may be in other processes. `keeps`: whether clients
+    keep parts of the model."""
     asked = sorted(clients) if keeps else []
     shares = dict(zip(asked, shares_of(roster, asked, weighting), strict=True))
     shifts: Tensors = {}

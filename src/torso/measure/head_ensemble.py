@@ -1,4 +1,4 @@
-"""Two heads mixed for each test sample, without its label (FedTHE, spec 19.22).
+"""A generic and a personal head, mixed for each test sample without its label (FedTHE, spec 19.22).
 
 G clients at a time, B samples, C classes, d features.
 """
@@ -22,29 +22,33 @@ from torso.nets.dual import generic_share
 from torso.nets.network import CENTRES
 from torso.server.centre import CENTRE
 
-ALPHA, BETA = 0.1, 0.3  # the weight of a sample in the history of samples, and of itself beside that history
+ALPHA = 0.1  # weight of a sample in the moving average of test features (history)
+BETA = 0.3  # weight of a sample's own feature against this history
 
 
 @dataclass
 class HeadEnsemble:
-    """The answers of G clients to their test samples, one batch after the other; it remembers where these lay."""
+    """The predictions of G clients for their test samples, batch after batch. It keeps a moving average of the
+    features."""
 
     generic: Tensor  # [G, d]: mean feature of all clients' training samples …
     own: Tensor  # [G, d]: … and of the client's own
-    history: Tensor | None = None  # [G, d]: moving average of the features of test samples
+    history: Tensor | None = None  # [G, d]: moving average of the features of test samples; None: no sample so far
 
     def __call__(self, said: Output) -> Tensor:
+        """The predicted classes [G, B]."""
         weight = self.weights(said).unsqueeze(-1)  # [G, B, 1]
         return largest(weight * said.logits + (1 - weight) * said.own)
 
     def weights(self, said: Output) -> Tensor:
-        """e [G, B], the share of the generic head: that with the least loss."""
+        """e [G, B], the weight of the generic head in the mix: the one with the least loss."""
         seen = self.seen(said.features)
         return generic_share(said.logits, said.own, seen, self.generic.unsqueeze(1), self.own.unsqueeze(1))
 
     def seen(self, features: Tensor) -> Tensor:
-        """β·h + (1 − β)·history [G, B, d], sample after sample; the first begins the history."""
-        past, found = self.history, []
+        """β·h + (1 − β)·history [G, B, d], sample after sample. The history begins with the first sample."""
+        past = self.history
+        found = []
         for h in features.unbind(dim=1):
             past = h if past is None else ALPHA * h + (1 - ALPHA) * past
             found.append(BETA * h + (1 - BETA) * past)
@@ -54,13 +58,15 @@ class HeadEnsemble:
 
 @torch.no_grad()
 def _ensemble(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> HeadEnsemble:
+    """The ensembles of clients with models [G, *], without history."""
     total, count = class_sums(workspace, clients, tensors, how.batch_size, Shuffle(how.shuffle.seed, "templates", 0))
     own = total.sum(dim=1) / count.sum(dim=1, keepdim=True).clamp(min=1)
     return HeadEnsemble(how.visit.told_to(workspace, clients)[CENTRE], own)
 
 
 def centres_of(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensors:
-    """What own models [G, *] need to mix their heads when they are used: [G, 2, d]; nothing of other methods."""
+    """The mean features [G, 2, d] that exported own models [G, *] need to mix their heads: of all clients, and of the
+    client. Empty for methods that do not mix heads."""
     if CENTRES not in workspace.context.net.told or CENTRE not in how.visit.told_to(workspace, clients):
         return {}
     if workspace.context.exact and len(clients) > 1:  # padding changes how the sums of a measure are rounded
@@ -71,7 +77,8 @@ def centres_of(workspace: Workspace, clients: Sequence[int], tensors: Tensors, h
 
 
 def mixed_answer(centres: Tensor) -> Callable[[Output], Tensor]:
-    """As a model answers that is used: sample by sample, each with a history of its own. `centres` [G, 2, d]."""
+    """The predictions of exported models: each sample by itself, without a history. `centres` [G, 2, d] as in
+    `centres_of`."""
     generic, own = centres[:, :1], centres[:, 1:]
 
     def answer(said: Output) -> Tensor:
@@ -84,7 +91,7 @@ def mixed_answer(centres: Tensor) -> Callable[[Output], Tensor]:
 def _on(
     decks: Iterable[Deck], workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
 ) -> Tensor:
-    """The mean accuracy over decks; each has a history of its own."""
+    """The mean accuracy over decks; each deck begins a new history."""
     start = _ensemble(workspace, clients, tensors, how)
     found = []
     for deck in decks:
@@ -95,8 +102,8 @@ def _on(
 
 @measure("test_time", of="own", two_heads=True)
 def at_test_time(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """The client's own model, whose generic and personal head are mixed for each test sample by how sure both are and
-    where its features lie (FedTHE, spec 19.22)."""
+    """Accuracy of the client's own model with its generic and personal head mixed for each test sample, by the
+    confidence of both heads and the sample's features (FedTHE, spec 19.22)."""
     return {"test_time": _on([workspace.test_deck(clients)], workspace, clients, tensors, how)}
 
 
@@ -104,7 +111,7 @@ def at_test_time(workspace: Workspace, clients: Sequence[int], tensors: Tensors,
 def at_test_time_shifted(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
 ) -> dict[str, Tensor]:
-    """The same on the client's test samples drawn again with other shares of their classes (spec 9.11)."""
+    """As test_time, on the client's test samples redrawn with other shares of their classes (spec 9.11)."""
     deck = shifted(workspace.test_deck(clients), how.shift, how.shuffle.seed)
     return {"test_time_shifted": _on([deck], workspace, clients, tensors, how)}
 
@@ -113,5 +120,6 @@ def at_test_time_shifted(
 def at_test_time_corrupted(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
 ) -> dict[str, Tensor]:
-    """The same on damaged copies of the client's test images: the mean over corruptions and severities (spec 9.12)."""
+    """As test_time, on corrupted copies of the client's test images: the mean over corruptions and severities (spec
+    9.12)."""
     return {"test_time_corrupted": _on(corrupted_decks(workspace, clients, how), workspace, clients, tensors, how)}

@@ -1,4 +1,4 @@
-"""Accuracies by mix and by membership of classes: P-FL (spec 9.4), inside and outside of what a client has (spec 9.5).
+"""Accuracies by classes: weighted by a client's mix of classes (P-FL, spec 9.4), or on classes that it lacks (9.5).
 
 G clients, B samples, C classes; models are stacked [G, *].
 """
@@ -22,9 +22,11 @@ from torso.nets import Output, Tensors
 def look_at_test(
     workspace: Workspace, count: int, tensors: Tensors, batch_size: int, numbers: Iterable[int] | None = None
 ) -> Iterator[tuple[Batch, Output]]:
-    """What `count` models say of the whole test set in its fixed order, or of those of its batches."""
-    every = range(-(-len(workspace.federation.test.labels) // batch_size))
-    for number in every if numbers is None else numbers:
+    """The outputs of `count` models [count, *] for the whole test set in its fixed order, or for the batches with these
+    numbers."""
+    if numbers is None:
+        numbers = range(-(-len(workspace.federation.test.labels) // batch_size))
+    for number in numbers:
         stretch = workspace.test_stretches([number], batch_size)
         (batch,) = stretch.in_order(batch_size, workspace.context.lens)
         for_all = Batch(batch.inputs.expand(count, *batch.inputs.shape[1:]), batch.labels.expand(count, -1))
@@ -39,7 +41,7 @@ def right_by_class(
     batch_size: int,
     answer: Callable[[Output], Tensor] = own_answer,
 ) -> tuple[Tensor, Tensor]:
-    """How many of each class of the whole test set G models have right [G, C], and how many there are [C]."""
+    """The correct predictions of G models on the whole test set by class [G, C], and the numbers of samples [C]."""
     labels, classes = workspace.federation.test.labels, workspace.context.classes
     right = torch.zeros(len(clients), classes, device=labels.device)
     for batch, said in look_at_test(workspace, len(clients), tensors, batch_size):
@@ -48,8 +50,9 @@ def right_by_class(
 
 
 def weigh(right: Tensor, there: Tensor, counts: Tensor) -> Tensor:
-    """P-FL [G] in percent: Σ_c p(c)·right_c / Σ_c p(c)·n_c, from right answers [G, C] or [C], samples `there` [C] and
-    each client's training samples [G, C] (spec 9.4). NaN for a client without samples: nothing to measure by."""
+    """P-FL [G] in percent: Σ_c p(c)·right_c / Σ_c p(c)·n_c, from correct predictions `right` [G, C] or [C], test
+    samples `there` [C] and each client's training samples `counts` [G, C] (spec 9.4). NaN for a client without training
+    samples."""
     mix = counts / counts.sum(dim=1, keepdim=True)
     return 100 * (mix * right).sum(dim=1) / (mix * there).sum(dim=1)
 
@@ -61,7 +64,7 @@ def percent_by_mix(
     batch_size: int,
     answer: Callable[[Output], Tensor] = own_answer,
 ) -> Tensor:
-    """P-FL [G]: accuracy on the whole test set, each sample weighed by the client's share of its class (spec 9.4)."""
+    """P-FL [G]: accuracy on the whole test set, each sample weighted by the client's share of its class (spec 9.4)."""
     right, there = right_by_class(workspace, clients, tensors, batch_size, answer)
     return weigh(right, there, workspace.train_deck(clients).class_counts(workspace.context.classes))
 
@@ -70,7 +73,8 @@ def percent_by_mix(
 def generic_as_personal(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
 ) -> dict[str, Tensor]:
-    """P-FL of the generic model: the whole test set, each sample weighed by the client's share of its class (spec 9.4).
+    """P-FL of the generic model: accuracy on the whole test set, each sample weighted by the client's share of its
+    class (spec 9.4).
 
     Ditto's GM (spec 9.6)."""
     found = [
@@ -88,7 +92,7 @@ def personal(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how
 
 @measure("local", of="local", whole_test=True)
 def local(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """P-FL of the model that one more visit leaves on the client, before aggregation. Ditto's LM (spec 9.6)."""
+    """P-FL of the client's model after one more visit, before aggregation. Ditto's LM (spec 9.6)."""
     return {"local": percent_by_mix(workspace, clients, tensors, how.batch_size)}
 
 
@@ -96,8 +100,8 @@ def local(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: E
 def right_by_side(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, batch_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Right answers on the clients' own test samples [G, 2] and how many there are [G, 2], of classes that the client
-    does not train on (0) and of those that it does (1)."""
+    """Correct predictions on the clients' own test samples [G, 2] and the numbers of samples [G, 2]: for classes that
+    the client does not train on (0), and for those that it trains on (1)."""
     deck, context = workspace.test_deck(clients), workspace.context
     known = workspace.train_deck(clients).class_counts(context.classes) > 0
     right = torch.zeros(len(clients), 2, device=deck.index.device)
@@ -112,8 +116,8 @@ def right_by_side(
 
 @measure("id_before", "ood_before", of="clients")
 def before(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """The model that a client holds, on its own test samples of classes that it trains on (id) and of the others (ood);
-    a client without such samples is left out (spec 9.5)."""
+    """Accuracy of the model that a client holds, on its own test samples of classes that it trains on (id) and of other
+    classes (ood). A client without samples of a kind is left out (spec 9.5)."""
     right, there = right_by_side(workspace, clients, tensors, how.batch_size)
     outside, inside = (100 * right / there).unbind(dim=1)  # 0 / 0 is NaN: nothing to measure on
     return {"id_before": inside, "ood_before": outside}
@@ -121,7 +125,7 @@ def before(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: 
 
 @measure("id_after", "ood_after", of="own")
 def after(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """The client's own model, as method.personal makes it, on its own test samples of classes that it trains on (id)
-    and of the others (ood) (spec 9.5)."""
+    """Accuracy of the client's own model, as method.personal makes it, on its own test samples of classes that it
+    trains on (id) and of other classes (ood) (spec 9.5)."""
     found = before(workspace, clients, tensors, how)
     return {"id_after": found["id_before"], "ood_after": found["ood_before"]}

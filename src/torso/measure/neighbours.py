@@ -1,4 +1,4 @@
-"""A memory of features beside the network: its answer is mixed with that of the nearest training samples (kNN-Per).
+"""Predictions that mix the network's with those of the nearest training samples (kNN-Per, spec 19.11).
 
 G clients at a time, B samples, n remembered samples, C classes, d features, k neighbours.
 """
@@ -20,34 +20,36 @@ from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors
 
 NEIGHBOURS = 10
-SHARES = tuple(step / 10 for step in range(11))  # of the neighbours in the mix; the first is the network alone
+SHARES = tuple(step / 10 for step in range(11))  # possible weights of the neighbours; 0 is the network alone
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What G clients remember of their training samples; `real` [G, n] marks those that are no padding."""
+    """The features, labels and probabilities of G clients' training samples."""
 
     features: Tensor  # [G, n, d]
     labels: Tensor  # [G, n]
-    real: Tensor  # [G, n]
+    real: Tensor  # [G, n]: 0 for padding
     said: Tensor  # [G, n, C]: the network's probabilities
 
     def answer(self, features: Tensor, without_itself: bool = False) -> Tensor:
         """Probabilities [G, B, C] by the nearest samples, each with weight exp(−distance).
 
-        `without_itself`: the features are the remembered ones, and none is its own neighbour."""
-        far = torch.cdist(features, self.features).masked_fill(self.real.unsqueeze(1) == 0, torch.inf)  # [G, B, n]
+        `without_itself`: `features` are those of the memory, and no sample is its own neighbour."""
+        distances = torch.cdist(features, self.features)  # [G, B, n]
+        distances = distances.masked_fill(self.real.unsqueeze(1) == 0, torch.inf)
         if without_itself:
-            far = far.masked_fill(torch.eye(far.shape[-1], dtype=torch.bool, device=far.device), torch.inf)
-        near, places = far.topk(min(NEIGHBOURS, far.shape[-1]), largest=False)  # [G, B, k]
-        weights = torch.softmax(-near, dim=-1).nan_to_num(0.0)  # 0 everywhere where there is no neighbour
-        labels = self.labels.unsqueeze(1).expand_as(far).gather(-1, places)
+            itself = torch.eye(distances.shape[-1], dtype=torch.bool, device=distances.device)
+            distances = distances.masked_fill(itself, torch.inf)
+        nearest, places = distances.topk(min(NEIGHBOURS, distances.shape[-1]), largest=False)  # [G, B, k]
+        weights = torch.softmax(-nearest, dim=-1).nan_to_num(0.0)  # all 0 if there is no neighbour
+        labels = self.labels.unsqueeze(1).expand_as(distances).gather(-1, places)
         classes = self.said.shape[-1]
-        return torch.zeros(*features.shape[:2], classes, device=far.device).scatter_add(-1, labels, weights)
+        return torch.zeros(*features.shape[:2], classes, device=distances.device).scatter_add(-1, labels, weights)
 
     def best_share(self) -> Tensor:
-        """The share of the neighbours [G] that gives a client's own samples the best probabilities, each left out of
-        the memory in its turn; the smallest of equal ones."""
+        """The weight of the neighbours [G] in the mix that gives the client's own samples the highest likelihood, with
+        each left out of the memory in turn. Of equally good weights, the smallest."""
         near = self.answer(self.features, without_itself=True)
         losses = []
         for share in SHARES:
@@ -59,8 +61,8 @@ class Memory:
 @measure("neighbours", of="clients")
 @torch.no_grad()
 def neighbours(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """The model that a client holds, mixed with the 10 nearest of its training samples in feature space; their share
-    is chosen on these samples, each left out in its turn (kNN-Per, spec 19.11)."""
+    """Accuracy of the model that a client holds, mixed with the 10 nearest training samples in feature space. Their
+    weight is chosen on the training samples, with each left out in turn (kNN-Per, spec 19.11)."""
     memory = remember(workspace, clients, tensors, how)
     share = memory.best_share().view(-1, 1, 1)
 
@@ -73,14 +75,15 @@ def neighbours(workspace: Workspace, clients: Sequence[int], tensors: Tensors, h
 
 
 def remember(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Memory:
-    """Shuffled and not augmented, as class means are (spec 9.3)."""
+    """The memory of clients with models [G, *]. Samples are shuffled and not augmented, as for class means (spec
+    9.3)."""
     deck, context = workspace.train_deck(clients), workspace.context
     batches = deck.shuffled(how.batch_size, context.lens, Shuffle(how.shuffle.seed, "templates", 0), 0, None)
-    met = list(look(context, batches, tensors, how.batch_size))
-    real = [torch.ones_like(b.labels, dtype=torch.float32) if b.real is None else b.real for b, _ in met]
+    outputs = list(look(context, batches, tensors, how.batch_size))
+    real = [torch.ones_like(b.labels, dtype=torch.float32) if b.real is None else b.real for b, _ in outputs]
     return Memory(
-        torch.cat([said.features for _, said in met], dim=1),
-        torch.cat([batch.labels for batch, _ in met], dim=1),
+        torch.cat([said.features for _, said in outputs], dim=1),
+        torch.cat([batch.labels for batch, _ in outputs], dim=1),
         torch.cat(real, dim=1),
-        torch.cat([F.softmax(said.own, dim=-1) for _, said in met], dim=1),
+        torch.cat([F.softmax(said.own, dim=-1) for _, said in outputs], dim=1),
     )

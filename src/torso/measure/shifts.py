@@ -1,4 +1,4 @@
-"""Accuracy where test data are not what training data were: other shares of labels, damaged images (spec 9.11, 9.12).
+"""Accuracy under distribution shift: test samples with other shares of classes, or corrupted images (spec 9.11, 9.12).
 
 G clients, n samples.
 """
@@ -22,8 +22,9 @@ from torso.randomness import numpy_generator
 
 
 def redrawn(labels: Ints, alpha: float, rng: np.random.Generator) -> Ints:
-    """As many places among samples with these labels [n], drawn with replacement: the class of each by a mix from a
-    Dirichlet distribution over the classes that are there, then one of its samples, each alike."""
+    """n places among samples with these labels [n], drawn with replacement. First a mix of the existing classes is
+    drawn from a Dirichlet distribution with parameter `alpha`; then, for each place, a class from the mix and a sample
+    of the class."""
     if not len(labels):
         return np.empty(0, dtype=np.int64)
     order = np.argsort(labels, kind="stable")
@@ -35,7 +36,7 @@ def redrawn(labels: Ints, alpha: float, rng: np.random.Generator) -> Ints:
 
 
 def shifted(deck: Deck, alpha: float, seed: int) -> Deck:
-    """The samples of each client, drawn again; always the same for a seed, a client and its samples."""
+    """A deck with redrawn samples of each client. They depend only on the seed, the client and its samples."""
     labels, index = deck.labels[deck.index].cpu().numpy(), deck.index.cpu()
     rows = []
     for place, (client, size) in enumerate(zip(deck.clients, deck.sizes, strict=True)):
@@ -45,6 +46,7 @@ def shifted(deck: Deck, alpha: float, seed: int) -> Deck:
 
 
 def _on_shifted(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
+    """Accuracy [G] of models [G, *] on redrawn test samples."""
     deck = shifted(workspace.test_deck(clients), how.shift, how.shuffle.seed)
     return percent_correct(workspace.context, deck, tensors, how.batch_size)
 
@@ -53,7 +55,7 @@ def _on_shifted(workspace: Workspace, clients: Sequence[int], tensors: Tensors, 
 def shifted_initial(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
 ) -> dict[str, Tensor]:
-    """The model that a client holds, on its own test samples drawn again with other shares of their classes
+    """Accuracy of the model that a client holds, on its own test samples redrawn with other shares of their classes
     (spec 9.11)."""
     return {"shifted_initial": _on_shifted(workspace, clients, tensors, how)}
 
@@ -62,12 +64,13 @@ def shifted_initial(
 def shifted_personalized(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
 ) -> dict[str, Tensor]:
-    """The client's own model, on its own test samples drawn again with other shares of their classes (spec 9.11)."""
+    """Accuracy of the client's own model, on its own test samples redrawn with other shares of their classes (spec
+    9.11)."""
     return {"shifted_personalized": _on_shifted(workspace, clients, tensors, how)}
 
 
 def corrupted_decks(workspace: Workspace, clients: Sequence[int], how: Evaluation) -> Iterator[Deck]:
-    """The clients' test images, damaged in every way that is asked for; each is gone with the next."""
+    """The clients' test images with each corruption and severity of the evaluation, one deck at a time."""
     clean = workspace.test_deck(clients)
     for name in how.corruptions:
         for severity in how.severities:
@@ -75,19 +78,18 @@ def corrupted_decks(workspace: Workspace, clients: Sequence[int], how: Evaluatio
 
 
 def _on_corrupted(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
-    """The mean over corruptions and severities."""
+    """Accuracy [G] of models [G, *], as the mean over corruptions and severities."""
     decks = corrupted_decks(workspace, clients, how)
-    return torch.stack([percent_correct(workspace.context, deck, tensors, how.batch_size) for deck in decks]).mean(
-        dim=0
-    )
+    found = [percent_correct(workspace.context, deck, tensors, how.batch_size) for deck in decks]
+    return torch.stack(found).mean(dim=0)
 
 
 @measure("corrupted_initial", of="clients", images=True)
 def corrupted_initial(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
 ) -> dict[str, Tensor]:
-    """The model that a client holds, on damaged copies of its own test images: the mean over measure.corruptions and
-    measure.severities (spec 9.12)."""
+    """Accuracy of the model that a client holds, on corrupted copies of its own test images: the mean over
+    measure.corruptions and measure.severities (spec 9.12)."""
     return {"corrupted_initial": _on_corrupted(workspace, clients, tensors, how)}
 
 
@@ -95,6 +97,6 @@ def corrupted_initial(
 def corrupted_personalized(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
 ) -> dict[str, Tensor]:
-    """The client's own model, on damaged copies of its own test images: the mean over measure.corruptions and
-    measure.severities (spec 9.12)."""
+    """Accuracy of the client's own model, on corrupted copies of its own test images: the mean over measure.corruptions
+    and measure.severities (spec 9.12)."""
     return {"corrupted_personalized": _on_corrupted(workspace, clients, tensors, how)}

@@ -1,4 +1,4 @@
-"""A method is a point in a small space of axes; the catalogue names the points that papers have named."""
+"""Methods as choices on a few axes, and the catalogue of published methods."""
 
 from torso.methods.catalogue import methods
 from torso.methods.method import AXES, Method, Share

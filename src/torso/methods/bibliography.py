@@ -1,4 +1,4 @@
-"""The papers behind methods, losses, server rules, attacks and networks: papers.toml, read once."""
+"""The papers of methods, losses, server rules, attacks and networks, read from papers.toml."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ TOPICS = {
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper. `link` is its page where arXiv has none, or another paper; `used` says, in Markdown, what it is in
-    Torso where no preset carries its label."""
+    """One paper, as papers.toml has it."""
 
-    topic: str
+    topic: str  # a key of TOPICS
     title: str
     authors: str
     venue: str
     year: int
     arxiv: str = ""
-    link: str = ""
-    used: str = ""
+    link: str = ""  # its page, if arXiv does not have the paper or has another one under the number
+    used: str = ""  # what Torso uses it for, in Markdown, if no preset has its label
 
     @property
     def address(self) -> str:
+        """The URL of its page."""
         return self.link or f"https://arxiv.org/abs/{self.arxiv}"
 
     @property
     def words(self) -> str:
-        """The paper as in a list of references."""
+        """The entry of the paper in a list of references."""
         return f"{self.authors}. {self.title}. {self.venue}, {self.year}. {self.address}"
 
 
 @cache
 def papers() -> dict[str, Paper]:
-    """Every paper by its label: `FedBABU (Oh 2022)`."""
+    """All papers by their labels, such as `FedBABU (Oh 2022)`."""
     tables = tomllib.loads(Path(__file__).with_name("papers.toml").read_text(encoding="utf-8"))
     return {label: Paper(**table) for label, table in tables.items()}

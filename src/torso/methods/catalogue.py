@@ -1,5 +1,7 @@
-"""The catalogue: one expression for each method. The assignments are the list: `fedprox_babu` is the preset
-`fedprox-babu`. One file, however long: methods are made from each other, and a reader looks for a name in one place.
+"""The catalogue of methods: one expression for each.
+
+The assignments are the list: `fedprox_babu` becomes the preset `fedprox-babu`. It is one long file on purpose: methods
+are made from each other, and a reader finds a name in one place.
 """
 
 from __future__ import annotations
@@ -52,20 +54,27 @@ from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
 _FEDBABU, _ROD, _NCM, _FN = "FedBABU (Oh 2022)", "Fed-RoD (Chen 2022)", "FedNCM (Legate 2023)", "FedFN (Kim 2023)"
 _ROD_OWN = Kept()  # Fed-RoD measures the local model, before aggregation (spec 9.4)
 
-fedavg = method(about="Everybody trains and shares the whole network (spec 3.1).", paper="FedAvg (McMahan 2017)")
+fedavg = method(about="All clients train and share the whole network (spec 3.1).", paper="FedAvg (McMahan 2017)")
 fedavg_ft = fedavg.but(
     personal=FineTune(factor=0.1, rate="first"), about="FedAvg, tuned at a tenth of its rate (spec 8.4)."
 )
-random = fedavg.but(about="The whole network from random weights: what FT is compared with (spec 7.3).", paper=_NCM)
+random = fedavg.but(about="The whole network from random weights, the baseline of FT (spec 7.3).", paper=_NCM)
 centralized = method(
-    train="none", server_data="all", about="One machine with data.server_fraction=1 (spec 4.1).", paper=_FEDBABU
+    train="none",
+    server_data="all",
+    about="Centralised: the server trains on all data; set data.server_fraction=1 (spec 4.1).",
+    paper=_FEDBABU,
 )
-centralized_body = centralized.but(server_data="body", about="One machine trains the body alone (spec 4.1).")
-local_only = method(share="none", about="Every client trains alone from the common start (spec 5.1).", paper="–")
+centralized_body = centralized.but(
+    server_data="body", about="Centralised: the server trains the body alone (spec 4.1)."
+)
+local_only = method(
+    share="none", about="Every client trains alone, from the same initial weights (spec 5.1).", paper="–"
+)
 fedbabu = method(
     train="body",
     share="body",
-    about="The head stays as drawn; only the body learns and travels (spec 4.1).",
+    about="Only the body trains and travels; the head keeps its random initial weights (spec 4.1).",
     paper=_FEDBABU,
 )
 fedbabu_ft = fedbabu.but(
@@ -73,34 +82,34 @@ fedbabu_ft = fedbabu.but(
 )
 fedper = method(
     share="body",
-    about="The body travels, every client keeps a head of its own (spec 4.2).",
+    about="The body travels; every client keeps its own head (spec 4.2).",
     paper="FedPer (Arivazhagan 2019)",
 )
 fedper_reset = fedper.but(
     share=Share("body", rest="reset"),
-    about="FedPer as FedBABU's code ran it: the trained head is thrown away (spec 4.2).",
+    about="FedPer as in FedBABU's code: the trained head is thrown away after a visit (spec 4.2).",
 )
 fedrep = method(
     share="body",
     train=[Phase("head"), Phase("body", epochs=1)],
     personal=FineTune((Phase("head"), Phase("body", epochs=1))),
-    about="First the client's own head learns, then the body for one epoch; the body travels (spec 4.4).",
+    about="First the client's own head trains, then the body for one epoch; the body travels (spec 4.4).",
     paper="FedRep (Collins 2021)",
 )
 lg_fedavg = method(
     share="head",
     start=Finished("fedavg"),
-    about="The head travels, every client keeps a body; begins at FedAvg (spec 4.3).",
+    about="The head travels; every client keeps its own body; begins at FedAvg's model (spec 4.3).",
     paper="LG-FedAvg (Liang 2020)",
 )
 per_fedavg = method(
     step=LookAhead(),
-    about="Learns a model that is good after one more step on a client's data (first-order, spec 5.2).",
+    about="Trains a model that is good after one more step on a client's data (first-order, spec 5.2).",
     paper="Per-FedAvg (Fallah 2020)",
 )
 ditto = method(
     personal=Ditto(),
-    about="FedAvg, and on every client a second model held near it (spec 5.3).",
+    about="FedAvg, and a second model on every client that is pulled towards FedAvg's (spec 5.3).",
     paper="Ditto (Li 2021)",
 )
 pfedme = method(
@@ -113,7 +122,7 @@ mtl = method(
     server=Apart(),
     drift=MultiTask(),
     personal=Personal(),
-    about="Every client's own model, pulled to the mean of the participants' (spec 5.5).",
+    about="A model for every client, pulled towards the mean of the participants' models (spec 5.5).",
     paper="MOCHA (Smith 2017)",
 )
 fedfomo = method(
@@ -123,9 +132,13 @@ fedfomo = method(
     paper="FedFomo (Zhang 2021)",
 )
 fedprox = fedavg.but(
-    drift=Proximal(0.01), about="FedAvg held near the received model (spec 3.5).", paper="FedProx (Li 2020)"
+    drift=Proximal(0.01),
+    about="FedAvg with a proximal term towards the received model (spec 3.5).",
+    paper="FedProx (Li 2020)",
 )
-fedprox_babu = fedbabu.but(drift=Proximal(0.01), about="FedBABU held near the received body (spec 3.6).")
+fedprox_babu = fedbabu.but(
+    drift=Proximal(0.01), about="FedBABU with a proximal term towards the received body (spec 3.6)."
+)
 scaffold = method(
     drift=Scaffold(),
     about="FedAvg with control variates; with momentum set method.drift.divisor=momentum (spec 3.7).",
@@ -170,17 +183,18 @@ fedadam_fn = fedfn.but(server=Adaptive(), about="FedAdam with features of length
 fedfr = method(objective=FeatureNorm(), about="FedAvg with a penalty on the length of features (spec 8.2).", paper=_FN)
 spherefed_ce = fedbabu.but(
     head=Sphere(),
-    about="A frozen orthonormal head, cosines, cross-entropy (spec 8.3).",
+    about="A frozen orthonormal head on cosines, trained with cross-entropy (spec 8.3).",
     paper="SphereFed (Dong 2022)",
 )
 spherefed_mse = spherefed_ce.but(
-    objective=SquaredError(), about="A frozen orthonormal head, cosines, squares (spec 8.3)."
+    objective=SquaredError(), about="A frozen orthonormal head on cosines, trained with squared errors (spec 8.3)."
 )
 spherefed_ce_ft = spherefed_ce.but(
     personal=FineTune(factor=0.1, rate="first"), about="SphereFed, tuned at 0.1 of its rate (spec 8.4)."
 )
 spherefed_mse_ft = spherefed_mse.but(
-    personal=FineTune(factor=0.01, rate="first"), about="SphereFed with squares, tuned at 0.01 of its rate (spec 8.4)."
+    personal=FineTune(factor=0.01, rate="first"),
+    about="SphereFed with squared errors, tuned at 0.01 of its rate (spec 8.4).",
 )
 fedavg_brm = fedavg.but(
     objective=BalancedSoftmax(), personal=_ROD_OWN, about="FedAvg with the balanced soft-max (spec 6.6).", paper=_ROD
@@ -204,7 +218,9 @@ fedrod_linear = method(
     paper=_ROD,
 )
 fedrod_hyper = fedrod_linear.but(
-    head=Dual("hyper"), share=Share("all"), about="A personal head made from class proportions (spec 6.3)."
+    head=Dual("hyper"),
+    share=Share("all"),
+    about="A generic head, and a personal head generated from class proportions (spec 6.3).",
 )
 fedrod_hyper_ce = fedrod_hyper.but(objective=CrossEntropy(), about="Fed-RoD (hyper) with cross-entropy (spec 6.1).")
 fedrod_hyper_feddyn = fedrod_hyper.but(
@@ -217,29 +233,31 @@ fedrod_hyper_scaffold = fedrod_hyper.but(
     drift=Scaffold(), about="Fed-RoD (hyper) with SCAFFOLD on the generic branch (spec 6.4)."
 )
 fedrod_meta_bsm = fedrod_hyper.but(
-    step=MetaWeighted(), about="Fed-RoD (hyper) whose samples are weighed by a net that learns to (spec 6.5)."
+    step=MetaWeighted(), about="Fed-RoD (hyper) with sample weights from a small net that is trained too (spec 6.5)."
 )
 lp = method(
     train="head",
     share="head",
-    about="Linear probing: only the head learns and travels (spec 7.2).",
+    about="Linear probing: only the head trains and travels (spec 7.2).",
     paper=_NCM,
     pretrained=True,
 )
 mlp_head = lp.but(head=MlpHead(), about="Probing with a head of three layers (spec 7.5).")
-ft = random.but(about="The whole network from a body trained elsewhere: set model.weights (spec 7.3).", pretrained=True)
+ft = random.but(about="The whole network from a pre-trained body: set model.weights (spec 7.3).", pretrained=True)
 lp_ft = ft.but(
     start=Finished("lp", first=10, rounds=1.0, lr=0.0, schedule=""), about="Ten rounds of probing, then FT (spec 7.4)."
 )
 lp5_ft = lp_ft.but(
     start=Finished("lp", first=5, rounds=1.0, lr=0.0, schedule=""), about="Five rounds of probing, then FT (spec 7.4)."
 )
-fedncm = ft.but(start=ClassMeans(), about="The head is made of class means, in one exchange and no round (spec 7.1).")
+fedncm = ft.but(
+    start=ClassMeans(), about="The head is computed from class means, in one exchange without rounds (spec 7.1)."
+)
 fedncm_ft = ft.but(start=ClassMeans(rounds=1.0), about="FT from FedNCM's head (spec 7.4).")
 fedit = method(
     train="lora+head",
     share="lora+head",
-    about="Adapters on a frozen body: both matrices and the head learn and travel (spec 7.7).",
+    about="Adapters on a frozen body: both matrices and the head train and travel (spec 7.7).",
     paper="FedIT (Zhang 2023)",
     pretrained=True,
 )
@@ -247,17 +265,17 @@ ffa_lora = fedit.but(
     train="lora.b+head",
     share="lora.b+head",
     personal=FineTune((Phase("lora.b+head"),)),
-    about="Adapters whose matrix a stays as drawn: b and the head learn and travel (spec 7.7).",
+    about="Adapters whose matrix a keeps its initial weights: b and the head train and travel (spec 7.7).",
     paper="FFA-LoRA (Sun 2024)",
 )
 fedsa_lora = fedit.but(
     share="lora.a",
-    about="Adapters of which a travels; every client keeps b and the head (spec 7.7).",
+    about="Adapters whose matrix a travels; every client keeps b and the head (spec 7.7).",
     paper="FedSA-LoRA (Guo 2025)",
 )
 partial_update = fedavg.but(
     train=(Phase("blocks:1"),),
-    about="Only the first block learns and travels; set method.train=blocks:J (spec 3.4).",
+    about="Only the first block trains and travels; set method.train=blocks:J (spec 3.4).",
     paper=_FEDBABU,
 )
 fedavg_data_sharing = fedavg.but(
@@ -288,12 +306,12 @@ fedrs = fedavg.but(
 )
 fedntd = fedavg.but(
     objective=NotTrue(),
-    about="FedAvg that keeps what the received model says of the wrong classes (spec 19.4).",
+    about="FedAvg that keeps the received model's predictions among the wrong classes (spec 19.4).",
     paper="FedNTD (Lee 2022)",
 )
 moon = fedavg.but(
     objective=Contrast(),
-    about="FedAvg whose features stay near the received model's, away from the client's last (spec 19.5).",
+    about="FedAvg whose features stay near the received model's, away from the client's previous ones (spec 19.5).",
     paper="MOON (Li 2021)",
 )
 fedsam = fedavg.but(
@@ -312,14 +330,14 @@ fedetf = method(
     head=Simplex(),
     objective=BalancedSoftmax(),
     personal=FineTune((Phase("all-head.classifier"), *2 * (Phase("head.classifier", 1), Phase("head.projection", 1)))),
-    about="Projected features learn to meet the fixed corners of a simplex, by a balanced loss (spec 19.9).",
+    about="Projected features are trained towards the fixed corners of a simplex, with a balanced loss (spec 19.9).",
     paper="FedETF (Li 2023)",
 )
 fedgela = fedbabu.but(
     head=Simplex(scale=5.0, project=False),
     objective=ClassShares(),
     personal=ScaledHead(),
-    about="Fixed corners of a simplex, each as long as the client's share of its class (spec 19.10).",
+    about="A fixed simplex as head, each corner scaled by the client's share of its class (spec 19.10).",
     paper="FedGELA (Fan 2023)",
 )
 fedproto = method(
@@ -327,7 +345,7 @@ fedproto = method(
     objective=Prototypical(),
     statistics=Prototypes(),
     personal=Personal(),
-    about="Class means of features travel and no weights; features are drawn to the global ones (spec 19.12).",
+    about="Class means of features travel instead of weights; features are pulled to the global means (spec 19.12).",
     paper="FedProto (Tan 2022)",
 )
 fedpac = method(
@@ -336,14 +354,14 @@ fedpac = method(
     objective=Prototypical(),
     statistics=MixedHeads(),
     personal=_ROD_OWN,
-    about="Features are drawn to global class means; each client gets a mix of all heads that suits it (spec 19.13).",
+    about="Features are pulled to global class means; each client gets its own mix of all heads (spec 19.13).",
     paper="FedPAC (Xu 2023)",
 )
 fedas = method(
     share="body",
     statistics=Fisher(),
     personal=Aligned(),
-    about="Clients align the received body with their last one; bodies weigh by their Fisher information (spec 19.14).",
+    about="Clients align the received body with their last one; Fisher information weighs the bodies (spec 19.14).",
     paper="FedAS (Yang 2024)",
 )
 feddbe = method(
@@ -352,7 +370,7 @@ feddbe = method(
     objective=MeanRegularised(),
     statistics=Consensus(),
     personal=Personal(),
-    about="FedAvg whose clients move features by a vector of their own, near to a common mean (spec 19.15).",
+    about="FedAvg in which each client shifts features by its own vector, towards a common mean (spec 19.15).",
     paper="FedDBE (Zhang 2023)",
 )
 pfedfda = method(
@@ -360,7 +378,7 @@ pfedfda = method(
     share="body",
     statistics=GaussianClasses(),
     personal=GaussianHead(),
-    about="Heads are made of Gaussian classes, between the client's own and everybody's (spec 19.16).",
+    about="Heads are computed from Gaussian classes, a mix of the client's own and the global ones (spec 19.16).",
     paper="pFedFDA (McLaughlin 2024)",
 )
 creff = fedavg.but(
@@ -373,7 +391,7 @@ fedamp = method(
     statistics=Attention(),
     drift=Proximal(0.01),
     personal=Personal(),
-    about="Every client's own model; a visit begins at a mix of those that are like it (spec 19.21).",
+    about="A model for every client; a visit begins at a mix of similar clients' models (spec 19.21).",
     paper="FedAMP (Huang 2021)",
 )
 fedthe = method(
@@ -383,7 +401,7 @@ fedthe = method(
     share="body+head",
     statistics=Centre(),
     personal=_ROD_OWN,
-    about="A generic head and one of the client's own, mixed for each test sample without its label (spec 19.22).",
+    about="A generic and a personal head, mixed for each test sample without its label (spec 19.22).",
     paper="FedTHE (Jiang 2023)",
 )
 fedloge = method(
@@ -392,7 +410,7 @@ fedloge = method(
     share="body+head.auxiliary",
     statistics=Realignment(),
     personal=Realigned(),
-    about="A fixed sparse classifier trains the body; a shared head gets equal norms, a client's its own (spec 19.23).",
+    about="A fixed sparse classifier trains the body; the generic and personal heads get new row norms (spec 19.23).",
     paper="FedLoGe (Xiao 2024)",
 )
 gpfl = method(
@@ -400,13 +418,13 @@ gpfl = method(
     objective=Guided(),
     share="body+head",
     personal=Personal(),
-    about="Shared class embeddings guide features; a valve makes others of them for a client's own head (spec 19.24).",
+    about="Shared class embeddings guide features; a valve changes these for the client's own head (spec 19.24).",
     paper="GPFL (Zhang 2023)",
 )
 
 
 class _Methods(Registry[Method]):
-    """The registry of methods; its decorator goes on a function that returns one."""
+    """The registry of methods. Its decorator is for a function that returns a method."""
 
     def register(self, name: str) -> Callable[[Callable[[], Method]], Callable[[], Method]]:  # type: ignore[override]
         def keep(make: Callable[[], Method]) -> Callable[[], Method]:

@@ -1,4 +1,7 @@
-"""Method: the axes. The round loop, the local loop and the evaluator read them; nothing else knows a method's name."""
+"""`Method`: a method of federated learning as choices on axes.
+
+The round loop, the local loop and the evaluator read these choices. No other code asks for a method's name.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,16 @@ AXES: Mapping[str, Registry[Any]] = {
     "personal": personals,
     "start": starts,
 }
-"""The axes whose choices are registered classes. `train` and `share` are phrased in parts of the network instead."""
+"""The axes whose choices are registered classes. `train` and `share` name parts of the network instead."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which part travels. What a client trains beyond it stays with the client, or is thrown away (`rest = "reset"`).
+    """The part of the model that travels. The rest of what a client trains stays with the client, or is thrown away
+    after the visit (`rest = "reset"`).
 
-    A part that nobody trains never travels: everybody can draw it from the run's seed (`frozen = "seed"`), or it is
-    sent once to each client when it first takes part (`frozen = "once"`, spec 1.6).
+    A part that no client trains never travels: each client draws it from the run's seed (`frozen = "seed"`), or gets it
+    once, when it first takes part (`frozen = "once"`, spec 1.6).
     """
 
     part: str = "all"
@@ -46,25 +50,26 @@ class Share:
 
 @dataclass(frozen=True)
 class Method:
-    """One method of federated learning, as choices on the axes of the design. `but` copies it with other choices."""
+    """A method of federated learning, as one choice on each axis. The default is FedAvg. `but` makes a copy with other
+    choices."""
 
-    train: tuple[Phase, ...] = (Phase("all"),)
-    share: Share = Share()
+    train: tuple[Phase, ...] = (Phase("all"),)  # which parts clients train, in which order
+    share: Share = Share()  # which part travels
     head: Any = field(default_factory=LinearHead)
-    objective: Objective = field(default_factory=CrossEntropy)
-    step: Step = field(default_factory=Plain)
-    drift: Drift = field(default_factory=NoDrift)
-    server: ServerRule = field(default_factory=Mean)
-    statistics: Statistics = field(default_factory=NoStatistics)
-    server_data: str = "none"  # part that the server trains on data of its own after each round (spec 3.3)
-    meta_data: bool = False  # clients train on the server's balanced images too (spec 5.7)
-    personal: Personal = field(default_factory=FineTune)
-    start: Start = field(default_factory=Fresh)
-    shared_momentum: bool = False  # one optimiser over all phases of a visit (spec 4.4)
+    objective: Objective = field(default_factory=CrossEntropy)  # the clients' loss
+    step: Step = field(default_factory=Plain)  # how clients move their weights on a batch
+    drift: Drift = field(default_factory=NoDrift)  # what keeps a client near the others
+    server: ServerRule = field(default_factory=Mean)  # how the server computes the next shared part
+    statistics: Statistics = field(default_factory=NoStatistics)  # what clients send with their weights
+    server_data: str = "none"  # the part that the server trains on its own data after each round (spec 3.3)
+    meta_data: bool = False  # whether clients also train on the server's balanced images (spec 5.7)
+    personal: Personal = field(default_factory=FineTune)  # how a client gets its own model
+    start: Start = field(default_factory=Fresh)  # the model that training begins at
+    shared_momentum: bool = False  # one optimiser for all phases of a visit (spec 4.4)
     name: str = "custom"
-    about: str = ""
-    paper: str = ""  # who proposed it
-    pretrained: bool = False  # meant to begin at a body trained elsewhere (spec 7)
+    about: str = ""  # one sentence for lists of methods
+    paper: str = ""  # label of the paper that proposed it (bibliography.py)
+    pretrained: bool = False  # whether it is meant for a pre-trained body (spec 7)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "train", phases(self.train))
@@ -86,17 +91,17 @@ class Method:
 
     @property
     def uses_adapters(self) -> bool:
-        """Whether a part that it names is one of adapters: then the network must have some."""
+        """Whether it names a part that consists of adapters, so that the network must have adapters."""
         trained = [phase.part for phase in (*self.train, *self.personal.phases)]
         return any(map(names_adapters, [*trained, self.share.part, self.server_data]))
 
     def choices(self) -> dict[str, Any]:
-        """The axes that say something: those that differ from plain FedAvg."""
+        """The choices that differ from plain FedAvg, by axis."""
         plain = Method()
         skip = {"name", "about", "paper", "pretrained"}
         return {f: v for f, v in vars(self).items() if f not in skip and v != getattr(plain, f)}
 
 
 def method(train: str | Phase | Sequence[Phase] = "all", share: str | Share = "all", **axes: Any) -> Method:
-    """Method with the short spellings allowed: `method(train="body", share="body")`."""
+    """Make a `Method`, with short forms allowed: `method(train="body", share="body")`."""
     return Method(train=phases(train), share=Share(share) if isinstance(share, str) else share, **axes)

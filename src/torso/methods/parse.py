@@ -1,6 +1,7 @@
-"""Methods in and out of config files: a preset's name, then a value or a table for any axis.
+"""Methods from and to config tables: the name of a preset, and a value or a table for any axis.
 
-`{"name": "fedbabu", "drift": "proximal"}` replaces an axis; `{"name": "fedprox", "drift": {"mu": 1.0}}` adjusts it.
+`{"name": "fedbabu", "drift": "proximal"}` replaces the choice on an axis; `{"name": "fedprox", "drift": {"mu": 1.0}}`
+changes its options.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from torso.methods.method import AXES, Method, Share
 from torso.registry import Registry
 
 T = TypeVar("T")
-_CUSTOM = "custom"  # a Method made in Python that no preset names
+_CUSTOM = "custom"  # name of a Method that is made in Python and is no preset
 _SIMPLE = ("server_data", "meta_data", "shared_momentum")
 _PLAIN = (str, float, int, bool, type(None))
 _KEYS = ("name", "train", "share", *AXES, *_SIMPLE)
 
 
 def method_from_config(value: Any) -> Method:
-    """A Method, a preset's name, or a table of axes over a preset."""
+    """The method of a config value: a Method, the name of a preset, or a table of changes to a preset."""
     if isinstance(value, Method):
         return value
     tree = {"name": value} if isinstance(value, str) else value
@@ -49,7 +50,7 @@ def method_from_config(value: Any) -> Method:
 
 
 def method_to_config(method: Method) -> dict[str, Any]:
-    """The complete table: what `method_from_config` reads back as the same method."""
+    """The complete table of a method, from which `method_from_config` makes the same method."""
     tree: dict[str, Any] = {
         "name": method.name if method.name in methods else _CUSTOM,
         "train": [_as_table(phase) for phase in method.train],
@@ -62,7 +63,7 @@ def method_to_config(method: Method) -> dict[str, Any]:
 
 
 def axis_to_config(registry: Registry[Any], value: Any) -> dict[str, Any]:
-    """An axis value as its registered name and its fields."""
+    """The table of a choice on an axis: its registered name and its options."""
     for name, cls in registry.items():
         if type(value) is cls:
             return {"name": name, **_as_table(value)}
@@ -72,8 +73,8 @@ def axis_to_config(registry: Registry[Any], value: Any) -> dict[str, Any]:
 
 
 def _as_table(value: Any) -> dict[str, Any]:
-    """`asdict`, which copies deeply, at a tenth of its time where all fields are plain: a table of a paper is made of
-    thousands of configs."""
+    """As `asdict`, but in a tenth of its time if all fields are plain values, because it does not copy deeply. A table
+    of a paper needs thousands of configs."""
     if not is_dataclass(value) or isinstance(value, type):
         return {}
     table = {each.name: getattr(value, each.name) for each in fields(value)}
@@ -81,7 +82,7 @@ def _as_table(value: Any) -> dict[str, Any]:
 
 
 def axis_from_config(key: str, registry: Registry[Any], choice: Any, current: Any) -> Any:
-    """A registered choice from its name or a table; a table without a name adjusts the current one."""
+    """A registered choice from its name or a table. A table without a name changes options of the current choice."""
     if isinstance(choice, str):
         return registry[choice]()
     if not isinstance(choice, Mapping):
@@ -114,22 +115,22 @@ def _phases(key: str, choice: Any) -> tuple[Phase, ...]:
 
 
 def _build(key: str, cls: type[T], options: Any) -> T:
-    """A frozen dataclass from a table: every key known, every value of its type and within its limits."""
+    """A frozen dataclass from a table of options. Refuses unknown keys, and values of a wrong type or out of limits."""
     if not isinstance(options, Mapping):
         raise RequestError(f"{key} = {options!r} is not a table of options.")
     made: Any = cls
     _check_keys(key, options, _options(made))
-    return cls(
-        **{
-            name: _phases(f"{key}.phases", value)
-            if name == "phases"
-            else _checked(f"{key}.{name}", _adapter_of(made, name), value)
-            for name, value in options.items()
-        }
-    )
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if name == "phases":
+            values[name] = _phases(f"{key}.phases", value)
+        else:
+            values[name] = _checked(f"{key}.{name}", _adapter_of(made, name), value)
+    return cls(**values)
 
 
 def _check_keys(key: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse an unknown option, with the known ones and with the choices of the axis that have it."""
     for name in options:
         if name not in known:
             keys = f"Keys here: {', '.join(known)}" if known else "It has no options."
@@ -148,16 +149,19 @@ def _typed(key: str, kind: Any, value: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Kept: to make one takes far longer than to use it, and a table of a paper reads thousands of configs."""
+    """The validator of a type. It is cached: making it takes far longer than using it, and a table of a paper reads
+    thousands of configs."""
     return TypeAdapter(kind)
 
 
 @lru_cache(maxsize=1024)
 def _adapter_of(cls: type[Any], field: str) -> TypeAdapter[Any]:
+    """The validator of a field of a dataclass."""
     return TypeAdapter(get_type_hints(cls, include_extras=True)[field])
 
 
 def _checked(key: str, adapter: TypeAdapter[Any], value: Any) -> Any:
+    """The value, if the validator accepts it; refuses it under its key if not."""
     try:
         return adapter.validate_python(value, strict=True)
     except ValidationError as error:

@@ -1,4 +1,7 @@
-"""Where does training begin? A start is asked; what it answers, runs/ carries out."""
+"""Starts: the model that training begins at, and what is trained or exchanged before the first round.
+
+A `Start` only answers questions; runs/ does the work.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,15 @@ from torso.nets.layers import Linear
 from torso.registry import Registry
 from torso.server.statistics import Declared, Statistic
 
-_NEVER = -1e4  # the bias of a class that nobody has: finite, so that training can go on from it
+_NEVER = -1e4  # bias of a class that no client has: finite, so that training can continue from it
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long and how fast a method trains: rounds, learning rate of the first, schedule."""
+    """The training schedule of a method."""
 
     rounds: int
-    lr: float
+    lr: float  # learning rate of the first round
     schedule: str
 
 
@@ -41,13 +44,15 @@ class Earlier:
 
 
 class Question(Protocol):
+    """A function that a start lets all training clients compute on their data."""
+
     def __call__(self, workspace: Any, clients: Sequence[int]) -> Tensors:
-        """What each of G clients answers [G, *]; `workspace` (engine.Workspace) has their data."""
+        """The answers of G clients [G, *]; `workspace` (engine.Workspace) has their data."""
         ...
 
 
 class Exchange(Protocol):
-    """What a start can ask of all training clients at once. `model` [*] is what everybody has."""
+    """An exchange with all training clients before the first round. `model` [*]: the model that all of them have."""
 
     @property
     def net(self) -> Network: ...
@@ -56,47 +61,48 @@ class Exchange(Protocol):
     def model(self) -> Tensors: ...
 
     def ask(self, question: Question, passes: int = 0) -> Tensors:
-        """The answers of all training clients, summed. `passes`: how often the question has a client look at each of
-        its samples, for the cost; the bytes of the answers are counted as they are."""
+        """The sum of the answers of all training clients [*]. `passes`: forward passes over each sample that the
+        question takes, for the cost; the bytes of the answers are counted automatically."""
         ...
 
     def class_sums(self) -> tuple[Tensor, Tensor]:
-        """Features of the training samples summed by class [C, d], and how many samples there are [C]."""
+        """The sums of features by class [C, d] over all training samples, and the numbers of samples [C]."""
         ...
 
 
 ReadRun = Callable[[str], Tensors | None]
-"""The model of a finished run's folder; None where there is no such run."""
+"""Reads the model of a finished run from its folder; None if the folder has no finished run."""
 
 
 class Start:
-    """The base of starts. What is not overridden is that of random weights, the same for everybody."""
+    """The base class of starts. The default is a start from random weights, the same for all clients."""
 
     def earlier(self) -> Earlier | None:
-        """The method whose finished model this one begins at."""
+        """The method that is trained first in the same run, and at whose model this one begins."""
         return None
 
     def pace(self, run: Pace) -> Pace:
-        """Rounds, rate and schedule of the method, where the run's are given."""
+        """Rounds, learning rate and schedule of the method, from those of the run."""
         return run
 
     def within(self, rounds: int) -> Start:
-        """The same start where `rounds` have to be enough for the earlier method and this one together."""
+        """The same start, for a run whose `rounds` include those of the earlier method."""
         return self
 
     def check(self, net: Network) -> None:
-        """Raise RequestError, by key and with what would do, where the network does not fit."""
+        """Refuse a network that does not fit: raise RequestError with the key and what is accepted."""
 
     def weights(self, drawn: Tensors, read: ReadRun) -> Tensors:
-        """The model that the run begins with, from the one that the seed and model.weights give."""
+        """The model that the run begins with. `drawn`: the model from the seed and model.weights."""
         return drawn
 
     def before_first_round(self, exchange: Exchange) -> Tensors:
-        """Tensors of the model that are set before the method's first round. The default asks and sets nothing."""
+        """Tensors of the model to set before the method's first round, from an exchange with the clients. By default
+        there is no exchange."""
         return {}
 
     def declares(self, net: Network, classes: int) -> Declared:
-        """What a client sends before the first round: for those who count bytes and who tell people."""
+        """What a client sends before the first round: for counting bytes, and for people at a client to read."""
         return {}
 
 
@@ -106,16 +112,17 @@ starts: Registry[type[Start]] = Registry("method.start")
 @starts.register("fresh")
 @dataclass(frozen=True)
 class Fresh(Start):
-    """Random weights, the same for everybody."""
+    """Random weights, the same for all clients."""
 
 
 @starts.register("finished")
 @dataclass(frozen=True)
 class Finished(Start):
-    """Another method's finished model, then a share of the rounds at a rate of its own (LG-FedAvg, spec 4.3 and 7.4).
+    """The model of another method after its training; then this method has a share of the run's rounds and its own
+    learning rate (LG-FedAvg, spec 4.3 and 7.4).
 
-    `run` names a finished run folder to begin from; without one the other `method` is trained first, in the same run,
-    for `first` rounds. Where `first`, `lr` or `schedule` are not given (0 or ""), those of the run are used.
+    `run` names the folder of a finished run to begin from. Without it, the other `method` is trained first, in the same
+    run, for `first` rounds. If `first`, `lr` or `schedule` is not given (0 or ""), that of the run is used.
     """
 
     method: str = "fedavg"
@@ -149,10 +156,10 @@ class Finished(Start):
 @starts.register("class-means")
 @dataclass(frozen=True)
 class ClassMeans(Start):
-    """The head begins as the class means of everybody's features, each of length one (FedNCM, spec 7.1).
+    """A head whose rows are the class means of all clients' features, scaled to length one (FedNCM, spec 7.1).
 
-    `rounds` is the share of train.rounds that follows: 0 for FedNCM, 1 for FedNCM+FT. `metric`: the nearest direction,
-    or the nearest mean, whose −‖m‖²/2 is the head's bias."""
+    `rounds` is the share of train.rounds that follow: 0 for FedNCM, 1 for FedNCM+FT. `metric`: the head predicts the
+    class of the nearest direction, or of the nearest mean m (then −‖m‖²/2 is the head's bias)."""
 
     rounds: Annotated[float, Field(ge=0, le=1)] = 0.0
     metric: Literal["direction", "euclidean"] = "direction"
@@ -176,7 +183,7 @@ class ClassMeans(Start):
         _check_statistics(net)
 
     def before_first_round(self, exchange: Exchange) -> Tensors:
-        """One exchange with all training clients; the result does not depend on who has what."""
+        """The class means as a head. The result does not depend on which client has which sample."""
         where, linear = _linear_of(exchange.net)
         total, count = exchange.class_sums()
         means = total / count.clamp(min=1).unsqueeze(-1)
@@ -194,7 +201,7 @@ class ClassMeans(Start):
 
 
 def class_sums_declared(net: Network, classes: int) -> Declared:
-    """The answer to `Exchange.class_sums`: features of a client's samples summed by class, and how many there are."""
+    """The declaration of what a client sends for `Exchange.class_sums`."""
     return {
         "total": Statistic((classes, net.body.features), "class sums", counts=True, over_samples=True),
         "count": Statistic((classes,), "class sums", counts=True, numbers="count"),
@@ -202,11 +209,12 @@ def class_sums_declared(net: Network, classes: int) -> Declared:
 
 
 def _share(rounds: int, share: float) -> int:
+    """⌊rounds · share⌋, safe against rounding."""
     return int(rounds * share + 1e-9)
 
 
 def _linear_of(net: Network) -> tuple[str, Linear]:
-    """The one linear layer of the head, and where it is; a head of several layers has no place for class means."""
+    """The prefix and the layer of the head's only linear layer; refuses a head of several layers."""
     if isinstance(net.head, Linear):
         return "head.", net.head
     if type(net.head) is DualHead:
@@ -222,8 +230,8 @@ def _has_bias(linear: Linear) -> bool:
 
 
 def _check_statistics(net: Network) -> None:
-    """Features must be a function of the sample alone: by the statistics of a batch, or of all that one client has,
-    they depend on who else has been dealt to that client, and so do their means (spec 7.1 and 18, point 7)."""
+    """Refuse BatchNorm that uses batch statistics. Features, and so the class means, would depend on which samples are
+    on the same client (spec 7.1 and 18, point 7)."""
     for name, module in net.body.named_modules():
         if isinstance(module, _BatchNorm) and module.running_mean is None:
             raise RequestError(
@@ -234,6 +242,7 @@ def _check_statistics(net: Network) -> None:
 
 
 def _check_all_there(count: Tensor) -> None:
+    """Refuse a class without samples [C], for a head without bias."""
     absent = (count == 0).nonzero().flatten().tolist()
     if absent:
         raise RunFailed(

@@ -1,4 +1,4 @@
-"""How does a client get its own model?"""
+"""Personalisation: how a client gets its own model, and what clients keep between visits."""
 
 from torso.personal.ala import LocalAggregation
 from torso.personal.aligned import Aligned

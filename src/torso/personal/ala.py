@@ -1,7 +1,7 @@
-"""A client begins at a learned mix of the received model and its own (FedALA, spec 19.8).
+"""Visits that begin at a learned mix of the received model and the client's own (FedALA, spec 19.8).
 
-G clients, * a parameter's shape. θ is the model received, θ_k the client's model of its last visit, W [G, *] in [0, 1].
-W learns for the first time at a client's second visit: at the first θ_k is θ.
+G clients, * a parameter's shape. θ is the received model, θ_k the client's model after its last visit, W [G, *] in
+[0, 1] the weights of the mix. W is first trained at a client's second visit: at the first visit θ_k is θ.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from torso.nets import Network, Tensors, learnable, part_names, set_modes
 from torso.personal.base import OwnModelStart, Personal, VisitStart, personals
 from torso.randomness import key
 
-VISITS = "visits"  # how many visits a client has behind it, up to 2
-WINDOW = 10  # passes whose losses have to lie close together
+VISITS = "visits"  # name of a note: the number of the client's visits so far, at most 2
+WINDOW = 10  # training of W has settled when the losses of this many passes are close together
 
 
 def mix(at: VisitStart, weights: Tensors) -> Tensors:
-    """θ_k + W ⊙ (θ − θ_k) where there are weights, θ elsewhere; exact at both ends."""
+    """The mix θ_k + W ⊙ (θ − θ_k) for tensors with weights, θ for the others; exact for W = 0 and W = 1."""
     return {**at.received, **{n: torch.lerp(at.own[n], at.received[n], w) for n, w in weights.items()}}
 
 
 @personals.register("ala")
 @dataclass(frozen=True)
 class LocalAggregation(Personal):
-    """A visit begins at θ_k + W ⊙ (θ − θ_k) above the part `lower`, and at θ in it (FedALA, spec 19.8).
+    """Adaptive local aggregation: a visit begins at θ_k + W ⊙ (θ − θ_k) in the layers above the part `lower`, and at θ
+    in that part (FedALA, spec 19.8).
 
-    W begins at 1, is kept by its client, and takes SGD steps of rate `lr` on a share `sample` of the client's samples
-    at each visit, clipped to [0, 1]. It takes `epochs` passes; when it learns for the first time, passes until the
-    losses of the last ten have a standard deviation below `settled`, at most `first_epochs` (`settled` 0: `epochs`)."""
+    W begins at 1 and stays on its client. At each visit it takes SGD steps of rate `lr` on a share `sample` of the
+    client's samples, clipped to [0, 1], for `epochs` passes. When it is trained for the first time, passes go on until
+    the losses of the last ten have a standard deviation below `settled`, at most `first_epochs` (`settled` 0: `epochs`
+    passes here too)."""
 
     lower: str = "body"
     lr: NotNegative = 1.0
@@ -63,7 +65,7 @@ class LocalAggregation(Personal):
             )
 
     def opening_passes(self, offered: int) -> float:
-        """Of the head alone a gradient costs no pass backwards through the body (spec 14.2)."""
+        """A gradient of the head alone needs no backward pass through the body (spec 14.2)."""
         return self.sample * self.epochs * (1.0 if self.lower == "body" else 3.0)
 
     def notes(self, client: int, clients: int, net: Network) -> Tensors:
@@ -82,20 +84,21 @@ class LocalAggregation(Personal):
         return at.visit().own  # mix and train once more
 
     def mixed(self, net: Network) -> tuple[str, ...]:
-        """The parameters above the lower part."""
+        """The parameters that are mixed: those above the lower part."""
         lower = part_names(net, self.lower)
         return learnable(net, (n for n in part_names(net, "all") if n not in lower))
 
     def learned(self, at: VisitStart, weights: Tensors) -> Tensors:
-        """The weights [G, *] after their own passes; a client whose passes are over keeps its weights."""
-        how = replace(at.task.shuffle, purpose=f"{at.task.shuffle.purpose} ala")
-        some, _ = at.task.deck.parted(1 - self.sample, key(how.seed, how.purpose, how.round))
-        task, first = replace(at.task, deck=some, shuffle=how), at.notes[VISITS] == 1
-        set_modes(task.context.net, frozenset())  # nothing of the network learns, running statistics neither
-        most = self.first_epochs if self.settled and bool(first.any()) else 0
+        """The trained weights W [G, *]; the clients may take different numbers of passes."""
+        shuffle = replace(at.task.shuffle, purpose=f"{at.task.shuffle.purpose} ala")
+        some, _ = at.task.deck.parted(1 - self.sample, key(shuffle.seed, shuffle.purpose, shuffle.round))
+        task = replace(at.task, deck=some, shuffle=shuffle)
+        is_first = at.notes[VISITS] == 1  # [G]: W has not been trained before
+        set_modes(task.context.net, frozenset())  # the network does not change, running statistics included
+        most = self.first_epochs if self.settled and bool(is_first.any()) else 0
         losses: list[Tensor] = []
         while len(losses) < max(self.epochs, most):
-            goes_on = torch.ones_like(first) if len(losses) < self.epochs else first & ~self._settled(losses)
+            goes_on = torch.ones_like(is_first) if len(losses) < self.epochs else is_first & ~self._settled(losses)
             if not bool(goes_on.any()):
                 break
             moved, loss = self._passed(at, task, weights, len(losses))
@@ -104,19 +107,20 @@ class LocalAggregation(Personal):
         return weights
 
     def _settled(self, losses: list[Tensor]) -> Tensor:
-        """Whose losses lie close together [G]."""
+        """For which clients the last losses are close together [G]."""
         if len(losses) <= WINDOW:
             return torch.zeros_like(losses[0], dtype=torch.bool)
         return torch.stack(losses[-WINDOW:]).std(dim=0, correction=0) < self.settled
 
     def _passed(self, at: VisitStart, task: LocalTask, weights: Tensors, epoch: int) -> tuple[Tensors, Tensor]:
-        """The weights after a pass, and the mean loss that it met [G]. By the chain rule ∂ℓ/∂W = ∂ℓ/∂θ̂ ⊙ (θ − θ_k), θ̂
-        the mix."""
-        counts, objective = at.task.deck.class_counts(task.context.classes), task.settings.objective.untaught()
+        """The weights after a pass over the samples, and the mean loss in this pass [G]. By the chain rule ∂ℓ/∂W =
+        ∂ℓ/∂θ̂ ⊙ (θ − θ_k), with θ̂ the mix."""
+        counts = at.task.deck.class_counts(task.context.classes)
+        objective = task.settings.objective.untaught()
         total = torch.zeros(len(task.deck.clients), device=task.deck.index.device)
         for batch in task.epoch(epoch):
-            grads, met = gradients(task.context.net, mix(at, weights), tuple(weights), batch, objective, counts)
+            grads, losses = gradients(task.context.net, mix(at, weights), tuple(weights), batch, objective, counts)
             steps = {n: self.lr * g * (at.received[n] - at.own[n]) for n, g in grads.items()}
             weights = {n: (w - steps[n]).clamp(0, 1) for n, w in weights.items()}
-            total = total + met
+            total = total + losses
         return weights, total / on_device(total.device, task.deck.sizes).clamp(min=1)

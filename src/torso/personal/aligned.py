@@ -1,6 +1,6 @@
-"""A client brings the received body near to what it knew before it learns (FedAS, spec 19.14).
+"""Visits that first align the received body with the client's previous one (FedAS, spec 19.14).
 
-G clients, C classes, d features. θ is the body received, θ_k the client's body of its last visit.
+G clients, C classes, d features. θ is the received body, θ_k the client's body after its last visit.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from torso.learn.taught import TOLD, Prototypical, at_class
 from torso.nets import Network, Tensors, learnable, part_names, set_modes
 from torso.personal.base import OwnModelStart, Personal, VisitStart, personals
 
-VISITED = "visited"  # 1 once a client has a visit behind it
+VISITED = "visited"  # name of a note: 1 after the client's first visit
 
 
-class _Alone(Prototypical):
-    """The distance to class means alone, without cross-entropy."""
+class _DistanceToMeans(Prototypical):
+    """The distance of features to class means, without cross-entropy."""
 
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         return features.new_zeros(labels.shape)
@@ -35,11 +35,11 @@ class _Alone(Prototypical):
 @personals.register("aligned")
 @dataclass(frozen=True)
 class Aligned(Personal):
-    """Before it learns, a client moves the received body by SGD steps of rate `lr` so that features come near to the
-    class means that its last body gives of its samples (FedAS, spec 19.14).
+    """Alignment before local training: a client takes SGD steps of rate `lr` with the received body, which bring its
+    features near to the class means of its samples under its previous body (FedAS, spec 19.14).
 
-    `over = "classes"`: the loss of a batch is the sum over its classes, each with the mean over its samples, as the
-    authors' code has it; `"samples"`: the mean over all samples."""
+    `over = "classes"`: the loss of a batch is the sum over its classes of the mean over the samples of the class, as in
+    the authors' code; `"samples"`: the mean over all samples."""
 
     lr: NotNegative = 0.01
     epochs: Count = 1
@@ -68,26 +68,27 @@ class Aligned(Personal):
         return at.visit().own  # align and train once more
 
     def aligned(self, at: VisitStart) -> Tensors:
-        """The parameters of the body [G, *] after steps towards the class means of the body before."""
+        """The parameters of the body [G, *] after the steps towards the class means of the previous body."""
         task, net = at.task, at.task.context.net
         body = learnable(net, (n for n in part_names(net, "body") if n in moved_by(task.plan)))
         if not body or not self.lr:
             return {}
-        how = task.shuffle.for_use("align")
-        total, count = class_sums(task.context, task.deck, at.own, at.batch_size, how)
-        means, counts = total / count.clamp(min=1).unsqueeze(-1), task.deck.class_counts(task.context.classes)
+        shuffle = task.shuffle.for_use("align")
+        total, count = class_sums(task.context, task.deck, at.own, at.batch_size, shuffle)
+        means = total / count.clamp(min=1).unsqueeze(-1)  # [G, C, d]
+        counts = task.deck.class_counts(task.context.classes)
         tensors = at.received
         for epoch in range(self.epochs):
-            for batch in replace(task, shuffle=how).epoch(epoch):
-                set_modes(net, frozenset())  # running statistics stay
+            for batch in replace(task, shuffle=shuffle).epoch(epoch):
+                set_modes(net, frozenset())  # running statistics do not change
                 goal = at_class(means, batch.labels)
                 taught = {f"{TOLD}means": goal, f"{TOLD}known": self.weights(batch, means.shape[1])}
-                grads, _ = gradients(net, tensors, body, replace(batch, taught=taught), _Alone(), counts)
+                grads, _ = gradients(net, tensors, body, replace(batch, taught=taught), _DistanceToMeans(), counts)
                 tensors = {**tensors, **{n: tensors[n] - self.lr * g for n, g in grads.items()}}
         return {n: tensors[n] for n in body}
 
     def weights(self, batch: Batch, classes: int) -> Tensor:
-        """By which samples count in the mean over a batch [G, B]."""
+        """The weights of samples [G, B] in the mean loss of a batch."""
         member = members(batch, classes)
         if self.over == "samples":
             return member.sum(dim=-1)

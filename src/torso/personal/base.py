@@ -1,4 +1,4 @@
-"""How does a client get a model of its own? Two questions: which model does it begin with, and is that fine-tuned?"""
+"""Personal strategies: which model a client begins a visit with, which it keeps, and how it gets its own model."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from torso.server.statistics import Declared
 
 @dataclass(frozen=True)
 class VisitStart:
-    """What G clients have at the beginning of a visit; tensors are stacked [G, *]."""
+    """What G clients have at the start of a visit. Tensors are stacked [G, *]."""
 
-    task: LocalTask  # what they will learn from
-    received: Tensors  # the server's model, with their own parts of it
-    own: Tensors  # the same with what their last visit left them
-    notes: Tensors
-    offered: Sequence[Callable[[], Tensors]]  # M models of others, each fetched when it is looked at
-    senders: Tensor  # [G, M]: whose they are
-    loss: Callable[[Tensors], Tensor]  # mean loss [G] on the samples held out
-    parameters: tuple[str, ...]  # those of the tensors that travel and learn
-    told: Tensors = field(default_factory=dict)  # what the server says of statistics (method.statistics)
-    said: Tensors = field(default_factory=dict)  # the statistics that they send: known when the visit is over (`after`)
+    task: LocalTask  # the local training of this visit
+    received: Tensors  # the server's model, with the parts that the clients keep
+    own: Tensors  # as `received`, with the tensors that the clients' last visit left (`after`)
+    notes: Tensors  # what the strategy remembers of each client
+    offered: Sequence[Callable[[], Tensors]]  # M models of other clients; each is fetched when it is called
+    senders: Tensor  # [G, M]: the clients that sent these models
+    loss: Callable[[Tensors], Tensor]  # mean loss [G] of models on the samples that are held out
+    parameters: tuple[str, ...]  # names of the tensors that travel and train
+    told: Tensors = field(default_factory=dict)  # statistics from the server (method.statistics)
+    said: Tensors = field(default_factory=dict)  # statistics that the clients send; known only in `after`
     batch_size: int = 64  # of evaluation
 
 
 @dataclass(frozen=True)
 class OwnModelStart:
-    """What G clients have when their own models are asked for; tensors are stacked [G, *]."""
+    """What G clients have when their own models are evaluated or exported. Tensors are stacked [G, *]."""
 
-    held: Tensors  # what they would begin a visit with
-    own: Tensors  # the same with what their visits left them
-    travels: frozenset[str]
-    visit: Callable[[], LocalResult]  # one more visit, of which nothing is uploaded
-    counts: Callable[[], Tensor]  # [G, C]: their training samples of each class
-    told: Callable[[], Tensors] = dict  # [G, *]: what the server says of statistics (method.statistics)
-    says: Callable[[], Tensors] = dict  # [G, *]: the statistics that they would send of `held`
-    head: frozenset[str] = frozenset()  # the tensors of the head, without a personal one
+    held: Tensors  # the models with which a visit would begin
+    own: Tensors  # as `held`, with the tensors that the clients' last visit left (`Personal.after`)
+    travels: frozenset[str]  # names of the tensors that travel
+    visit: Callable[[], LocalResult]  # makes one more visit, without upload
+    counts: Callable[[], Tensor]  # [G, C]: training samples of each class
+    told: Callable[[], Tensors] = dict  # [G, *]: statistics from the server (method.statistics)
+    says: Callable[[], Tensors] = dict  # [G, *]: the statistics that the clients would send for `held`
+    head: frozenset[str] = frozenset()  # names of the tensors of the head, without a personal head
 
 
 personals: Registry[type[Personal]] = Registry("method.personal")
@@ -54,79 +54,87 @@ personals: Registry[type[Personal]] = Registry("method.personal")
 @personals.register("held")
 @dataclass(frozen=True)
 class Personal:
-    """The model that a client holds, then the phases of fine-tuning, if any; the base of the other ways.
+    """The model that a client holds, followed by fine-tuning if there are `phases`.
 
-    Fine-tuning runs at `factor` times personalize.lr, or times the rate of the run's first or last round (spec 8.4)."""
+    Fine-tuning uses `factor` times personalize.lr, or times the learning rate of the run's first or last round (spec
+    8.4). This class is also the base of all other strategies: a subclass overrides the functions in which it
+    differs."""
 
     phases: tuple[Phase, ...] = ()
     factor: Positive = 1.0
     rate: Literal["personalize", "first", "last"] = "personalize"
 
-    from_start: ClassVar[bool] = False  # a client's own model begins at the run's initial model
-    hears: ClassVar[tuple[str, ...]] = ()  # the statistics that it needs of what the server tells
-    passes: ClassVar[int] = 0  # further training passes of a visit, for the cost (spec 14.2)
+    from_start: ClassVar[bool] = False  # whether a client's own model begins at the run's initial model
+    hears: ClassVar[tuple[str, ...]] = ()  # names of the server's statistics that it needs
+    passes: ClassVar[int] = 0  # additional training passes in a visit, for the cost (spec 14.2)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phases", phases(self.phases))
 
     @property
     def keeps(self) -> bool:
-        """Whether a visit leaves the client a model of its own, beside the parts that it keeps anyway."""
+        """Whether clients keep the tensors that `after` returns."""
         return False
 
     @property
     def parts(self) -> Mapping[str, str]:
-        """Option → part of the network, of the options that name one: looked at before a run begins."""
+        """The options that name a part of the network, with their values; they are checked before a run begins."""
         return {}
 
     def check(self, net: Network) -> None:
-        """Refuse options that have no meaning with this network."""
+        """Refuse options that make no sense for this network."""
 
     def opening_passes(self, offered: int) -> float:
-        """Forward passes of `before` for each sample held out (of each trained on, where none is), for the cost."""
+        """Forward passes in `before` for each held-out sample (for each training sample if none is held out), for the
+        cost. `offered`: the number of models from other clients."""
         return 0.0
 
     @property
     def holds_out(self) -> float:
-        """The share of a client's training samples that it does not train on."""
+        """The share of a client's training samples that are held out of training."""
         return 0.0
 
     def notes(self, client: int, clients: int, net: Network) -> Tensors:
-        """What a client remembers at first, of `clients` in all; `net` tells shapes and parts, not weights."""
+        """The first notes of a client [*]. `clients`: the number of all clients; `net` gives shapes and parts, but has
+        no weights."""
         return {}
 
     def declares(self, offered: int) -> Declared:
-        """The notes of `before` that are sent to the server and not kept, where so many models are offered."""
+        """The notes from `before` that a client sends to the server instead of keeping them. `offered`: the number of
+        models from other clients."""
         return {}
 
     def known(self, client: int, clients: int) -> Tensors:
-        """What the server holds of a client at first, of `clients` in all."""
+        """What the server keeps about a client before its first visit [*]. `clients`: the number of all clients."""
         return {}
 
     def offer(self, known: Tensors, available: Sequence[int], round: int, rng: np.random.Generator) -> tuple[int, ...]:
-        """The clients whose last models the server sends to one of which it knows this."""
+        """The clients whose last models the server sends to one client. `known`: what the server keeps about that
+        client; `available`: the clients that have a model."""
         return ()
 
     def heard(self, known: Tensors, senders: Tensor, said: Tensors) -> Tensors:
-        """What the server holds of a client that has sent what it `declares` about the models of M senders [M]."""
+        """What the server keeps about a client after its visit. `senders` [M]: the clients whose models were offered;
+        `said`: what the client sent about them, as it `declares`."""
         return known
 
     def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
-        """The models that the visit begins with, and the notes."""
+        """The models [G, *] with which the visit begins, and the new notes [G, *]."""
         return at.received, at.notes
 
     def after(self, at: VisitStart, learned: LocalResult) -> Tensors:
-        """That model [G, *], from what the clients had when the visit began, and what it has learned."""
+        """The tensors [G, *] that clients keep for their own models after the visit, if the strategy `keeps` any."""
         return {}
 
     def begin(self, at: OwnModelStart) -> Tensors:
-        """The model that fine-tuning begins with [G, *]."""
+        """The models [G, *] with which fine-tuning begins; the clients' own models if there is no fine-tuning."""
         return at.held
 
 
 @personals.register("fine-tune")
 @dataclass(frozen=True)
 class FineTune(Personal):
-    """Train a part (or parts in turn) of a copy on the client's own data; nothing flows back (spec 9.2)."""
+    """Fine-tuning: train a part (or several in turn) of a copy of the model on the client's own data. Nothing is sent
+    to the server (spec 9.2)."""
 
     phases: tuple[Phase, ...] = (Phase("all"),)

@@ -1,6 +1,6 @@
-"""Every client mixes the models of others that help it, and remembers who did (FedFomo, spec 5.6).
+"""Visits that begin with a mix of other clients' models, weighted by how much they help (FedFomo, spec 5.6).
 
-N clients, G of them at once, M models offered to each, θ_k the client's own model of its last visit.
+N clients, G of them at once, M models offered to each, θ_k the client's own model after its last visit.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from torso.nets import Tensors
 from torso.personal.base import Personal, VisitStart, personals
 from torso.server.statistics import Declared, Statistic
 
-AFFINITY = "affinity"  # of one client to all [N]: the scores of the models it was sent, summed over the rounds
-SCORES = "scores"
-_SMALLEST = 1e-5  # added to a distance: the client's own model has distance 0 and score 0
+AFFINITY = "affinity"  # kept by the server for each client [N]: the scores of all clients' models, summed over rounds
+SCORES = "scores"  # name of a note [M]: the scores of the offered models
+_SMALLEST = 1e-5  # added to distances, so that the client's own model, with distance 0, has score 0
 
 
 @personals.register("fomo")
 @dataclass(frozen=True)
 class Fomo(Personal):
-    """A visit begins with θ_k + Σ_j w_j(θ_j − θ_k), w_j ∝ max(0, (L(θ_k) − L(θ_j)) / ‖θ_j − θ_k‖), where L is the loss
-    on `validation` of the client's own samples (FedFomo, spec 5.6).
+    """A mix of other clients' models: a visit begins with θ_k + Σ_j w_j(θ_j − θ_k), w_j ∝ max(0, (L(θ_k) − L(θ_j)) /
+    ‖θ_j − θ_k‖), with L the loss on a share `validation` of the client's own samples (FedFomo, spec 5.6).
 
-    The server sends the `models` models of greatest affinity so far; each of them is replaced by a random one with
-    probability `explore`, which falls by `decay` each round."""
+    The server sends the `models` models with the greatest affinity so far. Each of them is replaced by a random one
+    with probability `explore`, which falls by `decay` in each round."""
 
     models: Count = 5
     validation: Fraction = 0.2
@@ -56,13 +56,16 @@ class Fomo(Personal):
         return {AFFINITY: known[AFFINITY].to(scores.device).scatter_add(0, senders, scores)}
 
     def offer(self, known: Tensors, available: Sequence[int], round: int, rng: np.random.Generator) -> tuple[int, ...]:
-        """The best of those available, some of them replaced; equals are drawn at random."""
+        """The clients with the greatest affinity, some of them replaced by random ones. The order of clients with equal
+        affinity is random."""
         pool = rng.permutation(np.asarray(available, dtype=np.int64))
         ranked = pool[np.argsort(-known[AFFINITY].cpu().numpy()[pool], kind="stable")]
-        best, others = ranked[: self.models], ranked[self.models :]
-        curious = rng.random(len(best)) < self.explore - self.decay * (round - 1)
-        instead = rng.permutation(others)[: curious.sum()]
-        return tuple(int(k) for k in (*best[~curious], *best[curious][len(instead) :], *instead))
+        best = ranked[: self.models]
+        others = ranked[self.models :]
+        replaced = rng.random(len(best)) < self.explore - self.decay * (round - 1)
+        random_ones = rng.permutation(others)[: replaced.sum()]
+        kept = best[replaced][len(random_ones) :]  # to be replaced, but there are no more others
+        return tuple(int(k) for k in (*best[~replaced], *kept, *random_ones))
 
     def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
         if not at.offered:
@@ -78,7 +81,7 @@ class Fomo(Personal):
         return mixed, {**at.notes, SCORES: scores.T}
 
     def _scores(self, at: VisitStart) -> Tensor:
-        """What each offer is worth, not clipped [M, G]."""
+        """The scores of the offered models [M, G], (L(θ_k) − L(θ_j)) / ‖θ_j − θ_k‖, not clipped at 0."""
         before = at.loss(at.received)
         gains = torch.stack([before - at.loss({**at.received, **fetch()}) for fetch in at.offered])
         return gains / (torch.stack([_distance(fetch(), at) for fetch in at.offered]) + _SMALLEST)

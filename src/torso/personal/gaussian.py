@@ -1,4 +1,4 @@
-"""Heads that are made of class means and a covariance instead of learned (pFedFDA, spec 19.16)."""
+"""Personal heads that are computed from class means and a covariance instead of trained (pFedFDA, spec 19.16)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torso.server.gaussians import COVARIANCE, MEANS, Gaussians, head_of
 @personals.register("gaussian-head")
 @dataclass(frozen=True)
 class GaussianHead(Personal):
-    """A visit begins with the head that the told Gaussians and the client's class shares make, and that head stays. A
-    client's own model is the held one with the head of its own Gaussians, estimated under the body that it holds, and
-    mixed with the told ones (pFedFDA, spec 19.16)."""
+    """A head from Gaussian classes: a visit begins with the head of the server's Gaussians and the client's class
+    shares, and this head does not train. A client's own model has the head of its own Gaussians, which are estimated
+    with the body that it holds and mixed with the server's (pFedFDA, spec 19.16)."""
 
     ridge: Positive = 1e-4
     hears: ClassVar[tuple[str, ...]] = (MEANS, COVARIANCE)
@@ -29,5 +29,5 @@ class GaussianHead(Personal):
         return {**at.held, **head_of(_of(at.says()), at.counts(), self.ridge)}
 
 
-def _of(said: Tensors) -> Gaussians:
-    return Gaussians(said[MEANS], said[COVARIANCE])
+def _of(statistics: Tensors) -> Gaussians:
+    return Gaussians(statistics[MEANS], statistics[COVARIANCE])

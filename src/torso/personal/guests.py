@@ -1,4 +1,4 @@
-"""What a personal strategy of the user's own returns is looked at before anybody computes with it."""
+"""Checks of what a user's personal strategy returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torso.personal.base import Personal, personals
 
 
 def check_start(choice: Personal, found: object, like: Tensors) -> None:
-    """Refuse what `before` returns if it is not the models that a visit begins with and the clients' notes."""
+    """Refuse the result of `before` if it is not a pair of the models [G, *] that the visit begins with and the
+    notes."""
     if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], Mapping):
         raise RunFailed(
             f"method.personal = {personals.name_of(choice)!r}: before() returns {_kind(found)}. Expected: the models "
@@ -22,8 +23,8 @@ def check_start(choice: Personal, found: object, like: Tensors) -> None:
 
 
 def check_models(choice: Personal, told: str, found: object, like: Tensors) -> None:
-    """Refuse models that lack a tensor of `like`, or have one of another shape: far from here, that would be told in
-    PyTorch's words, or broadcast in silence."""
+    """Refuse models that lack a tensor of `like` or have one of another shape. `told`: the function that returned them.
+    Without this check, PyTorch would raise an error later, or broadcast silently."""
     what = f"method.personal = {personals.name_of(choice)!r}: {told} returns"
     if not isinstance(found, Mapping):
         raise RunFailed(f"{what} {_kind(found)}. Expected: the clients' models, a dict of tensors by name")
@@ -37,4 +38,5 @@ def check_models(choice: Personal, told: str, found: object, like: Tensors) -> N
 
 
 def _kind(found: object) -> str:
+    """A short description of a value for messages."""
     return f"{len(found)} values" if isinstance(found, tuple) else type(found).__name__

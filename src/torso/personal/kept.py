@@ -1,4 +1,4 @@
-"""Own models that training itself leaves behind: the local model (Fed-RoD's way to measure) and Ditto's."""
+"""Own models that a visit leaves on the client: the local model before aggregation, and Ditto's."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from torso.personal.base import OwnModelStart, Personal, VisitStart, personals
 @personals.register("kept")
 @dataclass(frozen=True)
 class Kept(Personal):
-    """The model as it is on the client after local training, before aggregation (spec 9.4).
+    """The client's model after local training, before aggregation (spec 9.4).
 
-    `refresh = "final"`: after the last round everybody trains once more, and nobody uploads; `"last-visit"`: as the
-    client's last visit left it, the server's model for those that never had one. `mode = "global"` takes what travels
-    from the server and only the rest from the client (spec 6.2), `"global-head"` the generic head alone."""
+    `refresh = "final"`: after the last round all clients train once more, without upload; `"last-visit"`: the model
+    that the client's last visit left, or the server's model for a client without a visit. `mode = "global"` takes the
+    shared tensors from the server and only the others from the client (spec 6.2); `"global-head"` takes only the
+    generic head from the server."""
 
     refresh: Literal["final", "last-visit"] = "final"
     mode: Literal["local", "global", "global-head"] = "local"
@@ -43,9 +44,10 @@ class Kept(Personal):
 @personals.register("ditto")
 @dataclass(frozen=True)
 class Ditto(Personal):
-    """A second model v on the client, trained at every visit on loss + (λ/2)‖v − θ‖², θ the model received (spec 5.3).
+    """A second model v on the client, trained at each visit on loss + (λ/2)‖v − θ‖², with θ the received model (spec
+    5.3).
 
-    It never travels, begins at the run's initial model, and stays as it is while the client is absent."""
+    It never travels, begins at the run's initial model, and does not change while the client does not take part."""
 
     lam: NotNegative = 0.75
     from_start: ClassVar[bool] = True

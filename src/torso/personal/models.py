@@ -1,4 +1,4 @@
-"""Which model does a client hold, and what is the generic model where clients keep parts of their own?"""
+"""The models that clients hold, and the generic model if clients keep parts of the model."""
 
 from __future__ import annotations
 
@@ -13,32 +13,36 @@ from torso.server.sums import add
 
 
 def models_of(model: Tensors, kept: Mapping[int, Tensors], clients: Sequence[int]) -> Tensors:
-    """The models that G clients hold, stacked [G, *]: the server's tensors, with a client's own where it has them."""
+    """The models that G clients hold, stacked [G, *]: the server's tensors [*], replaced by those that a client
+    keeps."""
     return with_own(model, [kept.get(client, {}) for client in clients])
 
 
 def with_own(model: Tensors, own: Sequence[Tensors]) -> Tensors:
-    """The models of G clients [G, *]: the shared one, with what each has of its own in place."""
+    """The models of G clients [G, *]: the common tensors [*], replaced by each client's own. A tensor that no client
+    replaces is expanded, not copied."""
     if not any(own):
         return {name: tensor.expand(len(own), *tensor.shape) for name, tensor in model.items()}
-    return {
-        name: torch.stack([mine.get(name, tensor) for mine in own])
-        if any(name in mine for mine in own)
-        else tensor.expand(len(own), *tensor.shape)
-        for name, tensor in model.items()
-    }
+    stacked: Tensors = {}
+    for name, tensor in model.items():
+        if any(name in mine for mine in own):
+            stacked[name] = torch.stack([mine.get(name, tensor) for mine in own])
+        else:
+            stacked[name] = tensor.expand(len(own), *tensor.shape)
+    return stacked
 
 
 def own_models_of(held: Sequence[ClientState], model: Tensors, origin: Tensors) -> Tensors:
-    """What the visits of G clients left them [G, *]: tensors of their own, the run's first (`origin`) or the server's
-    elsewhere."""
-    own, first = [state.own for state in held], {**model, **origin}
+    """The own tensors of G clients [G, *]. A client without them has the initial model's (`origin`), or the
+    server's."""
+    own = [state.own for state in held]
+    default = {**model, **origin}
     names = origin.keys() | {name for mine in own for name in mine}
-    return with_own({name: first[name] for name in sorted(names)}, own)
+    return with_own({name: default[name] for name in sorted(names)}, own)
 
 
 def shares_of(roster: Roster, clients: Sequence[int], weighting: str) -> list[float]:
-    """The shares of clients in a mean over all that train, by samples or all alike (spec 4.2, 9.4)."""
+    """The weights of clients in a mean over all clients that train: by samples, or equal (spec 4.2, 9.4)."""
     if weighting == "uniform":
         return [1 / len(roster.training)] * len(clients)
     sizes: list[int] = roster.sizes_of(clients).tolist()
@@ -46,12 +50,13 @@ def shares_of(roster: Roster, clients: Sequence[int], weighting: str) -> list[fl
 
 
 def shifts_of(model: Tensors, kept: Tensors, share: float) -> Tensors:
-    """What one client's kept parts add to a mean that starts at the model; of counters the largest stands."""
+    """What one client's kept tensors add to a mean that starts at the model. Counters have no mean: they are returned
+    as they are."""
     return {n: (t - model[n]) * share if t.is_floating_point() else t for n, t in kept.items()}
 
 
 def shifted(model: Tensors, shifts: Tensors) -> Tensors:
-    """The model after all shifts have been added."""
+    """The model with all clients' shifts added; counters are replaced by the largest."""
     moved = {n: model[n] + shift if shift.is_floating_point() else shift for n, shift in shifts.items()}
     return {**model, **moved}
 
@@ -59,9 +64,10 @@ def shifted(model: Tensors, shifts: Tensors) -> Tensors:
 def generic_model(
     model: Tensors, store: Mapping[int, ClientState], roster: Roster, weighting: str = "samples"
 ) -> Tensors:
-    """The server's model; parts that clients keep are averaged over all training clients (spec 4.2, 9.4).
+    """The generic model: the server's, with the parts that clients keep averaged over all clients that train (spec 4.2,
+    9.4).
 
-    A client that has not trained counts with the value it would start from."""
+    A client without a visit counts with the value that it would start from."""
     clients = sorted(store)
     shifts: Tensors = {}
     for client, share in zip(clients, shares_of(roster, clients, weighting), strict=True):

@@ -1,4 +1,4 @@
-"""A client's head is the common one with each class as long as the client's share of it (FedGELA, spec 19.10)."""
+"""Personal heads that scale each class of the common head by the client's share of it (FedGELA, spec 19.10)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torso.personal.base import OwnModelStart, Personal, personals
 @personals.register("scaled-head")
 @dataclass(frozen=True)
 class ScaledHead(Personal):
-    """The model that a client holds, with the rows of its last layer multiplied by N_c over the mean of all classes: a
-    class that the client lacks has logit 0 (FedGELA, spec 19.10)."""
+    """The model that a client holds, with row c of its last layer multiplied by N_c divided by its mean over all
+    classes. A class that the client lacks has logit 0 (FedGELA, spec 19.10)."""
 
     def begin(self, at: OwnModelStart) -> Tensors:
         shares = class_shares(at.counts())  # [G, C]
@@ -25,7 +25,7 @@ class ScaledHead(Personal):
 
 
 def last_layer(held: Tensors, classes: int) -> str:
-    """The weight [G, C, d] that makes the generic logits; a client's second head has no part in it."""
+    """The name of the weight [G, C, d] that gives the generic logits, not that of a personal head."""
     heads = (name for name in held if name.startswith("head.") and not name.startswith("head.personal."))
     *_, last = (name for name in heads if held[name].ndim == 3 and held[name].shape[1] == classes)
     return last

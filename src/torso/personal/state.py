@@ -1,4 +1,4 @@
-"""All that a run is at the end of a round: what the server holds, what the clients hold, and what is under way."""
+"""The state of a run at the end of a round: the server's, the clients', and visits that have not ended."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from torso.server.state import Cost, ServerState
 
 @dataclass(frozen=True)
 class Pending:
-    """A visit whose upload is still to come, where rounds are asynchronous."""
+    """A visit in asynchronous rounds whose upload has not arrived yet."""
 
     client: int
-    began: int  # rounds that were over when it began
+    began: int  # number of the last round before it began
     arrives: float  # in simulated hours
     samples: int
     loss: Tensor  # [1]
-    finite: Tensor
-    sent: Tensors  # [*]: parameters as changes of the model that it began at; what else travels as it is
-    left: ClientState | Elsewhere | None = None  # what the client goes on with once its upload counts
+    finite: Tensor  # whether all numbers of the upload are finite
+    sent: Tensors  # [*]: the changes of parameters since the visit began; other tensors as they are
+    left: ClientState | Elsewhere | None = None  # the client's state once the upload has arrived
 
 
 @dataclass(frozen=True)
 class State:
-    """All that a round changes; it makes a new state."""
+    """All that a round changes. A round makes a new state from it."""
 
     server: ServerState
     clients: Store = field(default_factory=Store)
@@ -39,7 +39,7 @@ class State:
     def begin(
         cls, model: Tensors, clients: Mapping[int, ClientState | Elsewhere] | None = None, **server: Any
     ) -> State:
-        """Before the first round, or with whatever else the server and clients hold."""
+        """A state before the first round; further arguments are fields of `ServerState`."""
         return cls(ServerState(model, **server), Store(clients))
 
     @property
@@ -60,6 +60,6 @@ class State:
         return replace(self, server=self.server.reported)
 
     def at_new_stage(self) -> State:
-        """Another method goes on from the model alone: what clients kept for the one before is gone, and so are visits
-        under way."""
+        """The first state of another method, which continues from the model alone: the clients' states and visits that
+        have not ended are dropped."""
         return State(self.server.at_new_stage())

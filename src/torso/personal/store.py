@@ -1,7 +1,7 @@
-"""What clients hold between their visits, and where it is kept.
+"""The clients' states between visits, and the store that has them.
 
-In a simulation it is in memory; on a cluster the workers' side keeps it and the driver has handles; at a site it is a
-file. Whoever works for a client reads it through `Store`, and nobody else looks inside.
+In a simulation the states are in memory; on a cluster the workers keep them and the driver has handles; at a site it is
+a file. Work for a client reads its state through `Store`; no other code looks inside.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from torso.many import ClientMap
 from torso.nets import Tensors
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)  # there are many of them
+@dataclass(frozen=True, slots=True, weakref_slot=True)  # slots save memory: there are many of them
 class ClientState:
-    """What one client holds; empty before its first visit (spec 1.5)."""
+    """All that a client keeps between its visits; empty before the first one (spec 1.5)."""
 
-    kept: Tensors = field(default_factory=dict)  # parts of the model that stay with it
-    memory: Tensors = field(default_factory=dict)  # what its drift correction remembers
-    own: Tensors = field(default_factory=dict)  # a model of its own that never travels
-    notes: Tensors = field(default_factory=dict)  # what its step, or its way to a model of its own, remembers
+    kept: Tensors = field(default_factory=dict)  # parts of the model that stay on the client
+    memory: Tensors = field(default_factory=dict)  # memory of its drift correction
+    own: Tensors = field(default_factory=dict)  # tensors of a personal model that never travels
+    notes: Tensors = field(default_factory=dict)  # what its step and its personal strategy remember
 
     def __bool__(self) -> bool:
         return bool(self.kept or self.memory or self.own or self.notes)
 
     def updated(self, new: ClientState) -> ClientState:
-        """After a visit: each kind that the visit left something of, as it left it; the others as they were."""
+        """The state after a visit: `new` for the fields that the visit filled, this state for the others."""
         return ClientState(
             new.kept or self.kept, new.memory or self.memory, new.own or self.own, new.notes or self.notes
         )
@@ -38,16 +38,18 @@ NOTHING = ClientState()
 
 
 class Elsewhere(ABC):
-    """The state of a client that is not in this process."""
+    """A handle on the state of a client that is not in this process."""
 
     @abstractmethod
-    def fetch(self) -> ClientState: ...
+    def fetch(self) -> ClientState:
+        """Bring the state into this process."""
 
 
 class Store(Mapping[int, ClientState]):
-    """The states of clients after some round; one that holds nothing is `NOTHING`. A round makes another store.
+    """The states of all clients after a round. A client without an entry has the state `NOTHING`. It is never changed:
+    a round makes a new store.
 
-    `later`: what the same clients hold a round later, for those who look at that round once more."""
+    `later`: the states of the same clients one round later, for analyses that repeat that round."""
 
     def __init__(
         self, entries: Mapping[int, ClientState | Elsewhere] | None = None, later: Store | None = None
@@ -74,11 +76,12 @@ class Store(Mapping[int, ClientState]):
         return len(self.entries)
 
     def updated(self, left: Mapping[int, ClientState | Elsewhere]) -> Store:
-        """After a round that left these clients something, in time by their number."""
+        """The store after a round. `left`: new states, or handles on them, of the clients that have one. Takes
+        time in proportion to their number, not to that of all clients."""
         return Store(self.entries | left) if left else self
 
     def of(self, clients: Iterable[int]) -> Store:
-        """The store of some clients alone."""
+        """A store with the entries of some clients."""
         clients = tuple(clients)
         later = None if self.later is None else self.later.of(clients)
         return Store({client: self.entries[client] for client in clients if client in self.entries}, later)
@@ -88,5 +91,5 @@ class Store(Mapping[int, ClientState]):
         return {client: held for client in self.entries if (held := getattr(self[client], kind))}
 
     def here(self) -> Store:
-        """This store with everything fetched into this process."""
+        """A store with all states fetched into this process."""
         return Store({client: self[client] for client in self.entries})

@@ -1,4 +1,4 @@
-"""How does the server move? Pure functions of (state, what the clients sent)."""
+"""The server's part of a round: server rules and statistics, as pure functions of its state and the uploads."""
 
 from torso.server import attention as attention  # registers its statistics
 from torso.server import centre as centre  # registers its statistics

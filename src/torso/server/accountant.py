@@ -1,17 +1,17 @@
-"""How much privacy rounds cost: ε at δ, by the library dp-accounting (torso[privacy]).
+"""Privacy accounting: the ε at a given δ that rounds cost, by the library dp-accounting (torso[privacy]).
 
-Neighbours: the same run with one client whose updates are zero. N, the number of clients, is no secret. So one client
-moves the clipped sum by S at most, and the multiplier z is the noise over that.
+Two runs are neighbours if one client's updates are zero in one of them. N, the number of clients, is public. So one
+client changes the clipped sum by at most S, and the multiplier z is the standard deviation of the noise divided by S.
 
 | sampling          | counted as                                                                          | by  |
 |-------------------|-------------------------------------------------------------------------------------|-----|
 | Poisson, q < 1    | Gaussian mechanism on a Poisson sample                                              | PLD |
-| everybody, q = 1  | Gaussian mechanism                                                                  | PLD |
+| all, q = 1        | Gaussian mechanism                                                                  | PLD |
 | fixed size, q < 1 | the smaller of: Gaussian on a sample without replacement, where one client's update | RDP |
-|                   | may be replaced by any other (2S, so z/2); Gaussian without a sample                | PLD |
+|                   | may be replaced by any other (2S, so z/2); Gaussian without sampling                | PLD |
 
-PLD (privacy loss distributions) is the tighter one. Where z is below 0.3 RDP (Rényi) is used instead: a PLD would take
-minutes there, for an ε that protects nobody.
+PLD (privacy loss distributions) gives the smaller ε. If z is below 0.3, RDP (Rényi) is used instead: a PLD would take
+minutes, for an ε too large to protect any client.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from typing import Any
 
 from torso.errors import RequestError
 
-_STEP = 1e-3  # width of the cells of a privacy loss distribution; rounding is to the safe side
-_SMALL = 0.3  # z below which RDP does
-_ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
-_DIGITS = 4  # of a multiplier that was found …
-_CLOSE = 1e-3  # … which is at most so much larger than need be
+_STEP = 1e-3  # cell width of a privacy loss distribution; rounding is pessimistic
+_SMALL = 0.3  # for multipliers z below this, RDP is used
+_ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)  # Rényi orders
+_DIGITS = 4  # significant digits of the multiplier that `noise_for` finds
+_CLOSE = 1e-3  # relative precision of the search
 
 
 @dataclass(frozen=True)
 class Releases:
-    """`count` releases of a noised sum, each over a sample of `size` out of `clients`."""
+    """`count` releases of a noised sum over a sample of the clients."""
 
     count: int
-    noise: float
-    rate: float  # q
-    fixed: bool = False  # without replacement, always ⌊q·N⌋
-    clients: int = 0
-    size: int = 0
+    noise: float  # multiplier z
+    rate: float  # sampling rate q
+    fixed: bool = False  # whether each sample has the same size, drawn without replacement; else Poisson
+    clients: int = 0  # N, for fixed samples
+    size: int = 0  # ⌊q·N⌋, for fixed samples
 
     @property
     def sampled(self) -> bool:
@@ -49,7 +49,7 @@ class Releases:
 
 
 def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
-    """ε of all these together at δ; infinite where one of them has no noise."""
+    """ε at δ of all releases together; infinite if one of them has no noise."""
     spent = tuple(each for each in releases if each.count)
     if not spent:
         return 0.0
@@ -68,6 +68,7 @@ def _epsilon(spent: tuple[Releases, ...], delta: float) -> float:
 
 
 def _by_pld(spent: tuple[Releases, ...], delta: float) -> float:
+    """ε by privacy loss distributions, for releases over all clients or Poisson samples."""
     composed: Any = None
     for each in spent:
         own = _loss(each.noise, each.rate).self_compose(each.count)
@@ -84,7 +85,8 @@ def _loss(noise: float, rate: float) -> Any:
 
 
 def _by_rdp(spent: tuple[Releases, ...], delta: float) -> float:
-    """A release over a fixed sample makes all of them be counted for a client that is replaced: noise over 2S."""
+    """ε by Rényi divergences. If one release is over a fixed sample, all releases are counted for a client whose update
+    is replaced by another: noise over 2S."""
     dp = library()
     replaced = any(each.fixed and each.sampled for each in spent)
     relation = dp.NeighboringRelation.REPLACE_ONE if replaced else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -100,13 +102,13 @@ def _by_rdp(spent: tuple[Releases, ...], delta: float) -> float:
 
 
 def noise_for(epsilon: float, spent: Callable[[float], float]) -> float:
-    """The smallest multiplier (to four digits, rounded up) whose ε, `spent` of it, is within the budget."""
+    """The smallest noise multiplier (four digits, rounded up) at which ε, `spent(multiplier)`, is within the budget."""
     low, high = 0.0, 1.0
     while spent(high) > epsilon:
         low, high = high, high * 2
         if high > 1e6:
             raise RequestError(
-                f"privacy.epsilon = {epsilon:g} cannot be kept: noise of a million times the clip is not enough. "
+                f"privacy.epsilon = {epsilon:g} cannot be reached: noise of a million times the clip is not enough. "
                 "Expected: a larger privacy.epsilon or privacy.delta, or fewer rounds"
             )
     while high - low > _CLOSE * high:
@@ -114,13 +116,13 @@ def noise_for(epsilon: float, spent: Callable[[float], float]) -> float:
         low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
     unit = 10.0 ** (math.floor(math.log10(high)) - _DIGITS + 1)
     steps = math.ceil(high / unit - 1e-9)
-    while spent(found := float(f"{steps * unit:.{_DIGITS}g}")) > epsilon:  # ε of the accountant is no smooth curve
+    while spent(found := float(f"{steps * unit:.{_DIGITS}g}")) > epsilon:  # the accountant's ε is not quite monotonic
         steps += 1
     return found
 
 
 def library() -> ModuleType:
-    """dp-accounting, or one line that says where it is from."""
+    """The module dp_accounting; raises RequestError with the command that installs it if it is missing."""
     try:
         import dp_accounting
         import dp_accounting.pld

@@ -1,4 +1,4 @@
-"""Where the features of all clients lie: their mean, which clients are told (FedTHE, spec 19.22).
+"""The mean feature of all clients, which the server sends back to them (FedTHE, spec 19.22).
 
 G clients, C classes, d features.
 """
@@ -19,8 +19,9 @@ CENTRE = "centre"
 @statistics.register("centre")
 @dataclass(frozen=True)
 class Centre(Statistics):
-    """Clients send the mean feature of their samples under the model that the visit leaves; the server takes the mean
-    over the participants, weighted as their models are, and tells it to all (FedTHE, spec 19.22)."""
+    """The mean feature of all clients: a client sends the mean over its samples, computed with its trained model; the
+    server averages them with the weights of the models and sends the result to all participants (FedTHE, spec
+    19.22)."""
 
     passes: ClassVar[float] = 1.0
 

@@ -1,4 +1,4 @@
-"""The mean feature of everybody, established once (FedDBE, spec 19.15)."""
+"""The mean feature of all clients, computed once in the first round (FedDBE, spec 19.15)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ CONSENSUS, ESTABLISHED = "consensus", "established"
 @statistics.register("consensus")
 @dataclass(frozen=True)
 class Consensus(Statistics):
-    """In the first round each participant sends the mean of its features after local training; their mean, weighted as
-    models are, is told ever after (FedDBE, spec 19.15)."""
+    """A consensus on the mean feature: in the first round each participant sends the mean of its features after local
+    training. The server averages them with the weights of the models, and sends this mean in all later rounds (FedDBE,
+    spec 19.15)."""
 
     once: ClassVar[bool] = True
     passes: ClassVar[float] = 1.0

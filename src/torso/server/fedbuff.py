@@ -1,7 +1,7 @@
-"""Buffered asynchronous rounds (FedBuff, Nguyen et al. 2022).
+"""The server rule of buffered asynchronous rounds (FedBuff, Nguyen et al. 2022).
 
-M clients train at the same time, each from the model that it was sent. When K uploads have come, the server takes a
-step. It has taken τ_i steps since client i was sent its model: the staleness of the upload.
+M clients train at the same time, each from the model that it received. When K uploads have arrived, the server takes a
+step. The staleness τ_i of an upload is the number of steps that the server took since it sent client i its model.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from torso.server.rules import Momentum, RuleStep, ServerRule, servers
 @servers.register("fedbuff")
 @dataclass(frozen=True)
 class FedBuff(ServerRule):
-    """A step for every `buffer` uploads: m ← β m + Σ_i w_i (1 + τ_i)^−staleness Δ_i; θ ← θ + η m, with Δ_i = θ_i − the
-    model that client i began at, τ_i server steps ago. Nobody waits for slow clients (Nguyen et al. 2022)."""
+    """A step for every `buffer` uploads, so that the server does not wait for slow clients: m ← β m + Σ_i w_i (1 +
+    τ_i)^−staleness Δ_i; θ ← θ + η m. Δ_i is θ_i minus the model that client i started from, τ_i server steps ago
+    (Nguyen et al. 2022)."""
 
     lr: Positive = 1.0
     beta: Beta = 0.0
-    buffer: Count = 10  # K: uploads that make a step
+    buffer: Count = 10  # K: uploads per step
     staleness: NotNegative = 0.5  # 0.5: 1/√(1+τ); 0: old uploads count in full
 
     @property

@@ -1,6 +1,7 @@
-"""The server learns features that stand for everybody's, and trains the classifier on them again (CReFF, spec 19.17).
+"""Features learned on the server from gradients, on which it trains the classifier again (CReFF, spec 19.17).
 
-C classes, m features of each, d features' size. A head is [C, d'], d' = d + 1 where it has a bias: features get a 1.
+C classes, m features of each class, d the size of a feature. A head is one matrix [C, d'], with d' = d + 1 if it has a
+bias; then a 1 is appended to each feature.
 """
 
 from __future__ import annotations
@@ -25,26 +26,28 @@ WEIGHT, BIAS = "head.weight", "head.bias"
 
 
 def as_one(tensors: Tensors) -> Tensor:
-    """Weight [*, C, d] and bias [*, C], where there is one, as one head [*, C, d']."""
+    """A head as one matrix [*, C, d'], from its weight [*, C, d] and its bias [*, C], if it has one."""
     bias = tensors.get(BIAS)
     return tensors[WEIGHT] if bias is None else torch.cat([tensors[WEIGHT], bias.unsqueeze(-1)], dim=-1)
 
 
 def with_one(features: Tensor, head: Tensor) -> Tensor:
-    """Features [*, n, d] as what a head [*, C, d'] multiplies."""
+    """Features [*, n, d] with a 1 appended if the head [*, C, d'] has a bias."""
     return features if head.shape[-1] == features.shape[-1] else F.pad(features, (0, 1), value=1.0)
 
 
 def class_gradients(features: Tensor, head: Tensor) -> Tensor:
-    """The gradient of the mean cross-entropy of each class's features [C, m, d] at a head: [C, C, d']."""
-    inputs, classes = with_one(features, head), len(features)
-    wrong = (inputs @ head.mT).softmax(dim=-1) - torch.eye(classes, device=head.device).unsqueeze(1)
-    return wrong.mT @ inputs / features.shape[1]
+    """The gradients [C, C, d'] of a head [C, d']: for each class, that of the mean cross-entropy of its features
+    [C, m, d]."""
+    inputs = with_one(features, head)
+    classes = len(features)
+    errors = (inputs @ head.mT).softmax(dim=-1) - torch.eye(classes, device=head.device).unsqueeze(1)
+    return errors.mT @ inputs / features.shape[1]
 
 
 def distance(one: Tensor, other: Tensor, size: int) -> Tensor:
-    """Σ of 1 − cosine over the rows of the weights, one for each output, and of the bias: [C] of gradients [C, C, d'],
-    d = `size` of which are weights'."""
+    """The distance [C] of gradients [C, C, d']: the sum of 1 − cosine over the rows of the weight, one for each output,
+    plus that of the bias, if there is one. `size`: d."""
     far = (1 - F.cosine_similarity(one[..., :size], other[..., :size], dim=-1, eps=1e-12)).sum(dim=-1)
     if size == one.shape[-1]:
         return far
@@ -54,9 +57,10 @@ def distance(one: Tensor, other: Tensor, size: int) -> Tensor:
 @statistics.register("federated-features")
 @dataclass(frozen=True)
 class FederatedFeatures(Statistics):
-    """Each client sends, for each of its classes, the gradient of the re-trained head at its real features. The server
-    moves `features` learned features a class so that their gradients have the same direction (`match_steps` steps of
-    rate `match_lr`), and trains the averaged head on them (`train_steps`, `train_lr`) (CReFF, spec 19.17)."""
+    """Federated features: each client sends, for each of its classes, the gradient of the re-trained head at its real
+    features. The server moves `features` learned features per class until their gradients have the same direction
+    (`match_steps` steps of rate `match_lr`), and trains the averaged head on them (`train_steps`, `train_lr`) (CReFF,
+    spec 19.17)."""
 
     features: Count = 100
     match_steps: CountOrZero = 100
@@ -80,14 +84,15 @@ class FederatedFeatures(Statistics):
         }
 
     def first(self, net: Network, classes: int, seed: int) -> Tensors:
-        """The features are drawn once; the head of no rounds is that of the start."""
+        """Random features; the head is zero until the first round has trained it (`to_all` sends the model's
+        instead)."""
         size = as_one(_head(net.state_dict())).shape[-1]
         draw = torch_generator(seed, "federated features")
         drawn = torch.randn(classes, self.features, net.body.features, generator=draw)
         return {FEATURES: drawn, HEAD: torch.zeros(classes, size), SEEN: torch.zeros(classes)}
 
     def to_all(self, held: ServerView) -> Tensors:
-        if WEIGHT not in held.model:  # asked for names alone
+        if WEIGHT not in held.model:  # the caller needs only names and shapes
             return {HEAD: held.shared[HEAD]}
         return {HEAD: torch.where(held.shared[SEEN].any(), held.shared[HEAD], as_one(_head(held.model)))}
 
@@ -97,16 +102,17 @@ class FederatedFeatures(Statistics):
         total = torch.zeros(len(head), classes * classes, head.shape[-1], device=head.device)
         count = torch.zeros(len(head), classes, device=head.device)
         for batch, said in at.look(at.start):
-            member, inputs = members(batch, classes), with_one(said.features, head)
-            wrong = (inputs @ head.mT).softmax(dim=-1) - F.one_hot(batch.labels, classes)
-            total += (member.unsqueeze(-1) * wrong.unsqueeze(2)).flatten(2).mT @ inputs
+            member = members(batch, classes)
+            inputs = with_one(said.features, head)
+            errors = (inputs @ head.mT).softmax(dim=-1) - F.one_hot(batch.labels, classes)
+            total += (member.unsqueeze(-1) * errors.unsqueeze(2)).flatten(2).mT @ inputs
             count += member.sum(dim=1)
         mean = total.view(len(head), classes, classes, -1) / count.clamp(min=1).view(len(head), classes, 1, 1)
         return {"gradients": mean, "present": (count > 0).to(mean.dtype)}
 
     def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
         present = came.combined["present"]
-        wanted = came.combined["gradients"] / present.clamp(min=1).view(-1, 1, 1)  # over those who have the class
+        wanted = came.combined["gradients"] / present.clamp(min=1).view(-1, 1, 1)  # mean over clients with the class
         told = self.to_all(replace(held, model=held.before))[HEAD]
         features = self.matched(held.shared[FEATURES], told, wanted, present > 0)
         seen = torch.maximum(held.shared[SEEN], (present > 0).to(present.dtype))
@@ -119,7 +125,8 @@ class FederatedFeatures(Statistics):
         return {WEIGHT: head[:, :size].clone(), **({BIAS: head[:, size].clone()} if BIAS in like else {})}
 
     def matched(self, features: Tensor, head: Tensor, wanted: Tensor, there: Tensor) -> Tensor:
-        """The features [C, m, d] after steps towards gradients of the wanted direction; of absent classes they stay."""
+        """The features [C, m, d] after steps that turn their gradients in the direction of `wanted` [C, C, d']. Those
+        of classes that no participant has (`there` [C] is false) do not change."""
         for _ in range(self.match_steps):
             with torch.enable_grad():
                 leaf = features.detach().requires_grad_()
@@ -129,7 +136,7 @@ class FederatedFeatures(Statistics):
         return features.detach()
 
     def retrained(self, head: Tensor, features: Tensor, seen: Tensor) -> Tensor:
-        """The head after steps on all features at once: of the classes seen so far, each as often as any other."""
+        """The head after steps on all features of the classes seen so far; each class has the same weight."""
         shares = (seen / seen.sum().clamp(min=1)).view(-1, 1, 1)
         for _ in range(self.train_steps):
             head = head - self.train_lr * (shares * class_gradients(features, head)).sum(dim=0)

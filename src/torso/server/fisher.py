@@ -1,4 +1,4 @@
-"""Models weigh in the mean by what their clients know of them (FedAS, spec 19.14)."""
+"""Weights of models in the mean by their Fisher information (FedAS, spec 19.14)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from torso.server.statistics import Declared, Statistic, Statistics, VisitEnd, s
 @statistics.register("fisher")
 @dataclass(frozen=True)
 class Fisher(Statistics):
-    """Each client sends Σ_B ‖∇ℓ_B‖², the sum over its batches of the squared gradient of their mean loss after local
-    training, an estimate of the trace of its Fisher information; models weigh by it in the mean (FedAS, spec 19.14)."""
+    """Weights by Fisher information: each client sends Σ_B ‖∇ℓ_B‖², the sum over its batches of the squared norm of the
+    gradient of the mean loss after local training. It estimates the trace of the client's Fisher information and is the
+    weight of the client's model in the mean (FedAS, spec 19.14)."""
 
     weighs: ClassVar[str] = "fisher"
     passes: ClassVar[float] = 3.0

@@ -1,8 +1,9 @@
-"""Client-level differential privacy: what the server makes of a round's uploads before anybody sees it.
+"""Client-level differential privacy: the noised mean that the server computes from a round's uploads.
 
 Every client's change Δ_k = θ_k − θ, all tensors that travel as one vector, is clipped to the length S. The changes are
-added up, the noise N(0, z²S²) is added to the sum, and the sum is divided by the expected number of participants
-m = q·N, never by how many came: one client moves the sum by S at most, whoever else takes part.
+added up, noise N(0, z²S²) is added to the sum, and the sum is divided by the expected number of participants m = q·N.
+It is not divided by the number of uploads: so one client changes the sum by at most S, whichever others take part.
+
 G clients, * a tensor's shape.
 """
 
@@ -24,31 +25,31 @@ from torso.server.robust import less
 from torso.server.sums import add_stacked
 
 CLIP = "clip"
-_TINY = 1e-12  # lengths below are not exact: squares get lost in float32
+_TINY = 1e-12  # shorter lengths are not exact: the squares underflow in float32
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """`key` is what the noise is drawn from. `binds`: the noise depends on the sum too, so that a round that is played
-    again with other uploads never gets the same noise, and one that is played again with the same does."""
+    """The Gaussian mechanism of private rounds: clipping, noise, and the adaptation of the clipping length S."""
 
-    noise: float  # z, of a round as a whole
-    clip: float  # S, or where it begins
-    expected: float  # m
-    key: bytes
-    binds: bool = False
+    noise: float  # multiplier z of a whole round
+    clip: float  # S; its first value if S adapts
+    expected: float  # m, the expected number of participants
+    key: bytes  # secret from which the noise is drawn
+    binds: bool = False  # whether noise also depends on the sum: repeated rounds share noise only if uploads are equal
     quantile: float = 0.0  # > 0: S follows this quantile of the lengths (Andrew et al. 2021)
-    rate: float = 0.2
+    rate: float = 0.2  # learning rate of log S
     count_noise: float = 0.0  # std of the noise on the centred count of clients within S
 
     @property
     def adapts(self) -> bool:
+        """Whether S changes from round to round."""
         return self.quantile > 0
 
     @property
     def update_noise(self) -> float:
-        """The multiplier for the updates: where a count is told too, both together cost what z alone does (Andrew et
-        al. 2021, Theorem 1)."""
+        """The multiplier for the updates. If a count is released too, both releases together cost as much privacy as
+        one with multiplier z (Andrew et al. 2021, Theorem 1)."""
         if not self.adapts or not self.noise:
             return self.noise
         return float((self.noise**-2 - (2 * self.count_noise) ** -2) ** -0.5)
@@ -62,7 +63,8 @@ class Mechanism:
         return f"{round} {digest(total)}" if self.binds else str(round)
 
     def next_state(self, bound: float, within: float, mark: str) -> Tensors:
-        """S ← S · exp(−rate · (b̃ − quantile)); b̃ is the noised share of clients within S, `within` Σ(b_k − ½)."""
+        """The state after a round: S ← S · exp(−rate · (b̃ − quantile)), with b̃ the noised share of clients within S,
+        from `within` = Σ(b_k − ½)."""
         if not self.adapts:
             return {}
         drawn = float(normals(self.key, f"count {mark}", 1)[0])
@@ -80,8 +82,8 @@ class Mechanism:
 
 
 class PrivateSum:
-    """The clipped changes of one round, added up; `start` [*] is what the participants were sent, `variances` those of
-    it that are not below zero, whatever the noise."""
+    """The sum of the clipped changes of one round. `start` [*]: what the server sent to the participants; `variances`:
+    names of tensors in it that must not become negative by the noise."""
 
     def __init__(
         self, mechanism: Mechanism, state: Tensors, start: Tensors, variances: Collection[str] = frozenset()
@@ -92,7 +94,8 @@ class PrivateSum:
         self.within: list[Tensor] = []  # Σ(b_k − ½) of each group; read once, at the end
 
     def add(self, uploads: Tensors, counted: Tensor | None = None) -> None:
-        """The uploads of G clients; nothing is read from the device. `counted` [G]: whose count; None: all do."""
+        """Add the uploads of G clients, without waiting for the device. `counted` [G]: which clients count; None:
+        all."""
         theirs = {name: uploads[name] for name in self.start}
         if counted is not None:
             theirs = {n: torch.where(per_client(counted, t), t, self.start[n]) for n, t in theirs.items()}
@@ -102,7 +105,7 @@ class PrivateSum:
         self.within.append((centred if counted is None else torch.where(counted, centred, 0.0)).sum())
 
     def release(self, round: int) -> tuple[Tensors, Tensors]:
-        """What stands for the participants' mean [*], and what the mechanism goes on with."""
+        """The private replacement of the participants' mean [*], and the next state of the mechanism."""
         mark = self.mechanism.mark(round, self.total)
         change = self.mechanism.released(self.total, self.bound, mark)
         within = float(torch.stack(self.within).sum()) if self.within and self.mechanism.adapts else 0.0
@@ -112,10 +115,10 @@ class PrivateSum:
 
 
 def noised_directions(mechanism: Mechanism, parts: Iterable[Tensor], mark: str) -> Tensor | None:
-    """Σ_k v_k/‖v_k‖ + N(0, z²) of all clients' tensors v_k, which come as groups [G, *]; None where nobody came.
+    """Σ_k v_k/‖v_k‖ + N(0, z²) over all clients' tensors v_k, given as groups [G, *]; None without clients.
 
-    Each has length one or zero, so that one client moves the sum by one at most: zero where the length is not finite,
-    or so small that it cannot be told."""
+    Each term has length one, so that one client changes the sum by at most one. A tensor whose length is not finite, or
+    too small to be exact, counts as zero."""
     total: Tensors = {}
     for part in parts:
         long = lengths({"": part})
@@ -148,8 +151,8 @@ def normal_like(key: bytes, purpose: str, like: Tensors) -> Tensors:
 
 
 def normals(key: bytes, purpose: str, count: int) -> NDArray[np.float64]:
-    """Standard normal numbers from SHAKE-256 of key and purpose (Box and Muller): who lacks the key cannot tell them
-    from fresh ones. Torch's own generator has only 2³² beginnings, which can all be tried."""
+    """Standard normal numbers from SHAKE-256 of key and purpose (Box and Muller). Without the key they cannot be
+    distinguished from fresh ones. torch's own generator has only 2³² seeds, and an attacker can try them all."""
     half = (count + 1) // 2
     stream = hashlib.shake_256(len(key).to_bytes(8, "little") + key + purpose.encode()).digest(16 * half)
     bits = np.frombuffer(stream, dtype="<u8") >> np.uint64(11)
@@ -159,7 +162,7 @@ def normals(key: bytes, purpose: str, count: int) -> NDArray[np.float64]:
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """Equal for equal bits."""
+    """A hash of tensors that is equal if and only if names and bits are equal."""
     whole = hashlib.sha256()
     for name in sorted(tensors):
         whole.update(name.encode())

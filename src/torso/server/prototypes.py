@@ -1,4 +1,4 @@
-"""Class means of features that travel: for everybody the global ones, and for each client a mix of heads.
+"""Class means of features as statistics: the global ones for all clients, and a mix of heads for each client.
 
 K participants, C classes, d features, N_kc samples of class c on client k, μ_kc their mean feature.
 """
@@ -31,21 +31,21 @@ MEANS, KNOWN = "means", "known"
 @statistics.register("prototypes")
 @dataclass(frozen=True)
 class Prototypes(Statistics):
-    """Clients send sums of their features by class and how many there are; the server tells the means over all samples
-    of a round (FedProto, spec 19.12).
+    """Global class means: clients send the sums of their features by class and the class counts; the server sends back
+    the means over all samples of the round (FedProto, spec 19.12).
 
-    `weighting = "clients"`: each client sends its class means, and those count alike, as the authors' code has it. A
-    class that no participant has keeps its last mean."""
+    `weighting = "clients"`: each client sends its class means, and all clients have the same weight, as in the authors'
+    code. A class that no participant has keeps its last mean."""
 
     weighting: Literal["samples", "clients"] = "samples"
     passes: ClassVar[float] = 1.0
 
     def declares(self, net: Network, classes: int) -> Declared:
-        total, count = ("class sums", "class counts") if self.weighting == "samples" else ("class means", "its classes")
+        by_samples = self.weighting == "samples"
+        total = "class sums" if by_samples else "class means"
+        count = "class counts" if by_samples else "its classes"
         return {
-            "total": Statistic(
-                (classes, net.body.features), total, counts=True, over_samples=self.weighting == "samples"
-            ),
+            "total": Statistic((classes, net.body.features), total, counts=True, over_samples=by_samples),
             "count": Statistic((classes,), count, counts=True, numbers="count"),
         }
 
@@ -55,7 +55,8 @@ class Prototypes(Statistics):
     def of_clients(self, at: VisitEnd) -> Tensors:
         total, count = at.class_sums(at.learned.tensors)
         if self.weighting == "clients":
-            total, count = total / count.clamp(min=1).unsqueeze(-1), (count > 0).to(count.dtype)
+            means = total / count.clamp(min=1).unsqueeze(-1)
+            return {"total": means, "count": (count > 0).to(count.dtype)}
         return {"total": total, "count": count}
 
     def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
@@ -69,10 +70,11 @@ class Prototypes(Statistics):
 @statistics.register("mixed-heads")
 @dataclass(frozen=True)
 class MixedHeads(Prototypes):
-    """Global class means as above; and each participant gets Σ_j α_j head_j, with α on the simplex at which the bound
-    on its risk, αᵀ(diag(v) + [⟨h_i − h_j, h_i − h_l⟩]_jl)α, is lowest (FedPAC, spec 19.13).
+    """Global class means as in `prototypes`, and a mix of heads for each participant: Σ_j α_j head_j. α on the simplex
+    minimises a bound on the client's risk, αᵀ(diag(v) + [⟨h_i − h_j, h_i − h_l⟩]_jl)α (FedPAC, spec 19.13).
 
-    With p_c = N_kc/n_k, h_k = (p_c μ_kc)_c and v_k = (Σ_c p_c E‖f‖² − p_c²‖μ_kc‖²) / n_k, of the received body."""
+    With p_c = N_kc/n_k: h_k = (p_c μ_kc)_c and v_k = (Σ_c p_c E‖f‖² − p_c²‖μ_kc‖²) / n_k, both with the received
+    body."""
 
     mixes: ClassVar[bool] = True
     passes: ClassVar[float] = 2.0
@@ -112,12 +114,13 @@ class MixedHeads(Prototypes):
 
 
 def _parameters(net: Network) -> list[str]:
+    """The tensors of the head, without counters."""
     return [name for name in net.parts["head"] if net.state_dict()[name].is_floating_point()]
 
 
 @torch.no_grad()
 def moments(at: VisitEnd) -> tuple[Tensor, Tensor]:
-    """FedPAC's v [G] and h [G, C, d], of the features with which the visit began."""
+    """FedPAC's v [G] and h [G, C, d], computed with the model at the start of the visit."""
     context, clients = at.task.context, len(at.task.deck.clients)
     total = torch.zeros(clients, at.classes, context.net.body.features, device=at.task.deck.index.device)
     size, squares = total.new_zeros(clients), total.new_zeros(clients)
@@ -132,7 +135,8 @@ def moments(at: VisitEnd) -> tuple[Tensor, Tensor]:
 
 
 def mixing_weights(spread: Tensor, shares: Tensor) -> Tensor:
-    """The α [K, K], a row for each client, in float64 on the host: a programme of K variables for each of K clients."""
+    """The weights α [K, K], a row for each client, in float64 on the host. Each row is a quadratic programme in K
+    variables."""
     flat = shares.flatten(1).double().cpu()
     products = flat @ flat.T
     found = []
@@ -144,10 +148,11 @@ def mixing_weights(spread: Tensor, shares: Tensor) -> Tensor:
 
 
 def least_on_simplex(matrix: Tensor) -> Tensor:
-    """argmin αᵀPα over α ≥ 0, Σα = 1 [K], P [K, K] symmetric and positive semi-definite.
+    """argmin αᵀPα over α ≥ 0, Σα = 1 [K], for P [K, K] symmetric and positive semi-definite.
 
-    α is u/Σu, where u ≥ 0 minimises ½uᵀPu − Σu: both have the same conditions of optimality up to scale. u is found by
-    an active set (Lawson and Hanson's), exactly: a variable enters where the gradient is lowest, and leaves at 0."""
+    α is u/Σu, where u ≥ 0 minimises ½uᵀPu − Σu: both problems have the same conditions of optimality up to scale. u is
+    found exactly by an active-set method (Lawson and Hanson): the variable with the lowest gradient enters, and a
+    variable leaves when it reaches 0."""
     count = len(matrix)
     size = matrix.diagonal().mean().clamp(min=1e-300)
     scaled = matrix / size + 1e-9 * torch.eye(count, dtype=matrix.dtype)

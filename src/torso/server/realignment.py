@@ -1,4 +1,4 @@
-"""The generic model answers with an auxiliary head whose classes are made equally long (FedLoGe, spec 19.23)."""
+"""A realigned generic head: the rows of an auxiliary head, all scaled to the same length (FedLoGe, spec 19.23)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torso.server.statistics import ServerView, Statistics, statistics
 @statistics.register("realignment")
 @dataclass(frozen=True)
 class Realignment(Statistics):
-    """Nothing more travels. Accuracy is reported with `length`·ψ_c/‖ψ_c‖ in place of the fixed classifier, ψ the
-    auxiliary head (FedLoGe, spec 19.23)."""
+    """A realigned head for the generic model: accuracy is reported with `length`·ψ_c/‖ψ_c‖ instead of the fixed
+    classifier, with ψ the auxiliary head. Clients send no further statistic (FedLoGe, spec 19.23)."""
 
     length: Positive = 1.7
 

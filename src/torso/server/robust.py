@@ -1,7 +1,7 @@
-"""Server rules that hold where some participants lie: each gives what stands for the mean, from the single uploads.
+"""Robust server rules: functions of the single uploads that replace the mean, in rounds with malicious participants.
 
-K participants, uploads [K, *]. A rule that compares whole uploads takes all parameters that travel as one vector, whose
-length is ‖·‖. Sums over clients are taken one client after the other (sums.py), so that threads change no bit.
+K participants, uploads [K, *]. A rule that compares whole uploads takes all parameters that travel as one vector with
+the length ‖·‖. Sums are taken client by client (sums.py), so that the number of threads changes no bit.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torso.nets import Tensors
 from torso.server.rules import RuleStep, ServerRule, servers
 from torso.server.sums import add_stacked, add_weighted
 
-Trimmed = Annotated[float, Field(gt=0, lt=0.5)]  # half of the uploads at either end would leave nothing
+Trimmed = Annotated[float, Field(gt=0, lt=0.5)]  # with 0.5 at either end no upload would be left
 
 
 class RobustRule(ServerRule):
-    """The next shared part is what the rule makes of the single uploads."""
+    """The base class of robust rules: the result of `combine` is the next shared part."""
 
     needs_each: ClassVar[bool] = True
 
@@ -35,8 +35,8 @@ class RobustRule(ServerRule):
 @servers.register("median")
 @dataclass(frozen=True)
 class Median(RobustRule):
-    """The median of the uploads, number by number; of an even count, halfway between the two in the middle. Samples do
-    not count (Yin et al. 2018)."""
+    """The median of the uploads, number by number; for an even number of uploads, the mean of the middle two. All
+    uploads have the same weight, whatever the number of samples (Yin et al. 2018)."""
 
     takes_statistics: ClassVar[bool] = True
 
@@ -47,8 +47,8 @@ class Median(RobustRule):
 @servers.register("trimmed-mean")
 @dataclass(frozen=True)
 class TrimmedMean(RobustRule):
-    """The mean without the ⌊share · K⌋ largest and as many smallest, number by number. Samples do not count (Yin et al.
-    2018)."""
+    """The mean without the ⌊share · K⌋ largest and as many smallest values, number by number. All uploads have the same
+    weight, whatever the number of samples (Yin et al. 2018)."""
 
     share: Trimmed = 0.2
     takes_statistics: ClassVar[bool] = True
@@ -56,7 +56,7 @@ class TrimmedMean(RobustRule):
 
     @property
     def least(self) -> int:
-        """With fewer nobody is left out."""
+        """With fewer uploads, none would be left out."""
         return math.ceil(1 / self.share - 1e-9)
 
     def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
@@ -68,7 +68,8 @@ class TrimmedMean(RobustRule):
 @dataclass(frozen=True)
 class Krum(RobustRule):
     """The upload with the smallest Σ‖θ_k − θ_j‖² over its K − f − 2 nearest others j; with m > 1 (Multi-Krum) the plain
-    mean of the m uploads with the smallest sums. Samples do not count (Blanchard et al. 2017)."""
+    mean of the m uploads with the smallest sums. All uploads have the same weight, whatever the number of samples
+    (Blanchard et al. 2017)."""
 
     f: CountOrZero = 1
     m: Count = 1
@@ -76,13 +77,13 @@ class Krum(RobustRule):
 
     @property
     def least(self) -> int:
-        """2f + 2 < K, as the paper asks, and m honest ones to choose."""
+        """K > 2f + 2, as the paper demands, and at least m honest uploads to choose from."""
         return max(2 * self.f + 3, self.m + self.f)
 
     def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
         clients = len(weights)
-        apart = torch.stack([lengths(less(uploads, one(uploads, k))).square() for k in range(clients)])
-        nearest = apart.sort(dim=1).values[:, 1 : clients - self.f - 1]  # the nearest of all is the upload itself
+        squares = torch.stack([lengths(less(uploads, one(uploads, k))).square() for k in range(clients)])  # [K, K]
+        nearest = squares.sort(dim=1).values[:, 1 : clients - self.f - 1]  # place 0 is the upload itself
         best = nearest.sum(dim=1).sort(stable=True).indices[: self.m]
         return {name: mean_of(tensor[best]) for name, tensor in uploads.items()}
 
@@ -90,59 +91,60 @@ class Krum(RobustRule):
 @servers.register("geometric-median")
 @dataclass(frozen=True)
 class GeometricMedian(RobustRule):
-    """The point z with the smallest Σ w_k‖θ_k − z‖, w_k by samples (RFA, Pillutla et al. 2022).
+    """The geometric median: the point z with the smallest Σ w_k‖θ_k − z‖, with w_k by samples (RFA, Pillutla et al.
+    2022).
 
-    Weiszfeld's steps z ← z + Σ β_k(θ_k − z) / Σ β_k with β_k = w_k / ‖θ_k − z‖, from the median; on an upload itself
-    the step of Vardi and Zhang (2000). It ends after `steps`, or when a step is shorter than `tolerance` times the
-    median distance of the uploads from z."""
+    It takes Weiszfeld's steps z ← z + Σ β_k(θ_k − z) / Σ β_k with β_k = w_k / ‖θ_k − z‖, from the median; if z is one
+    of the uploads, the step of Vardi and Zhang (2000). It ends after `steps` steps, or when a step is shorter than
+    `tolerance` times the median distance of the uploads from z."""
 
     steps: Count = 100
     tolerance: Positive = 1e-6
     takes_statistics: ClassVar[bool] = True
 
     def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
-        at = {name: median(tensor) for name, tensor in uploads.items()}
+        point = {name: median(tensor) for name, tensor in uploads.items()}
         for _ in range(self.steps):
-            away = less(uploads, at)
-            far = lengths(away)
-            pull = torch.where(far > 0, weights / far, torch.zeros_like(far))
-            way: Tensors = {}
-            add_weighted(way, away, pull)
-            length = lengths({name: tensor[None] for name, tensor in way.items()})[0]
-            if not bool(length > 0):  # the pulls balance
+            differences = less(uploads, point)
+            distances = lengths(differences)
+            betas = torch.where(distances > 0, weights / distances, torch.zeros_like(distances))
+            direction: Tensors = {}
+            add_weighted(direction, differences, betas)
+            length = lengths({name: tensor[None] for name, tensor in direction.items()})[0]
+            if not bool(length > 0):  # z is the minimum
                 break
-            here = torch.where(far > 0, torch.zeros_like(far), weights).sum()  # the weight of uploads at z itself
-            share = (1 - here / length).clamp(min=0) / pull.sum()
-            at = {name: tensor + share * way[name] for name, tensor in at.items()}
-            if bool(share * length <= self.tolerance * far.median()):
+            here = torch.where(distances > 0, torch.zeros_like(distances), weights).sum()  # weight of uploads at z
+            share = (1 - here / length).clamp(min=0) / betas.sum()
+            point = {name: tensor + share * direction[name] for name, tensor in point.items()}
+            if bool(share * length <= self.tolerance * distances.median()):
                 break
-        return at
+        return point
 
 
 @servers.register("centred-clipping")
 @dataclass(frozen=True)
 class CentredClipping(RobustRule):
-    """v ← v + (1/K) Σ (θ_k − v) · min(1, radius / ‖θ_k − v‖), `steps` times, from v = θ + the change of the last round.
-    Samples do not count (Karimireddy et al. 2021)."""
+    """Centred clipping: v ← v + (1/K) Σ (θ_k − v) · min(1, radius / ‖θ_k − v‖), `steps` times, from v = θ + the change
+    of the last round. All uploads have the same weight, whatever the number of samples (Karimireddy et al. 2021)."""
 
     radius: Positive = 1.0
     steps: Count = 1
 
     def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
-        at = {name: tensor + state.get(f"last.{name}", 0.0) for name, tensor in old.items()}
+        centre = {name: tensor + state.get(f"last.{name}", 0.0) for name, tensor in old.items()}
         for _ in range(self.steps):
-            away = less(uploads, at)
+            differences = less(uploads, centre)
             step: Tensors = {}
-            add_weighted(step, away, (self.radius / lengths(away)).clamp(max=1) / len(weights))
-            at = {name: tensor + step[name] for name, tensor in at.items()}
-        return at
+            add_weighted(step, differences, (self.radius / lengths(differences)).clamp(max=1) / len(weights))
+            centre = {name: tensor + step[name] for name, tensor in centre.items()}
+        return centre
 
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
         return RuleStep({f"last.{name}": mean[name] - tensor for name, tensor in old.items()}, mean)
 
 
 def clipped(uploads: Tensors, old: Tensors, bound: float) -> Tensors:
-    """θ + (θ_k − θ) · min(1, bound / ‖θ_k − θ‖) for each upload [K, *]; one within the bound comes back bit for bit."""
+    """Clipped uploads [K, *]: θ + (θ_k − θ) · min(1, bound / ‖θ_k − θ‖). An upload within the bound keeps its bits."""
     change = less(uploads, old)
     share = bound / lengths(change)
     return {
@@ -152,22 +154,25 @@ def clipped(uploads: Tensors, old: Tensors, bound: float) -> Tensors:
 
 
 def median(stacked: Tensor) -> Tensor:
-    """Over the first dimension, number by number."""
+    """The median over the first dimension, number by number."""
     ordered, half = stacked.sort(dim=0).values, len(stacked) // 2
     low, high = ordered[(len(stacked) - 1) // 2], ordered[half]
     return low + (high - low) / 2
 
 
 def mean_of(stacked: Tensor) -> Tensor:
-    """The plain mean over the first dimension, from its first row: of equal rows it is that row bit for bit."""
+    """The plain mean over the first dimension, computed from differences to the first row: the mean of equal rows has
+    the same bits as the rows."""
     total: Tensors = {}
     add_stacked(total, {"": stacked - stacked[0]})
     return stacked[0] + total[""] / len(stacked)
 
 
 def less(stacked: Tensors, tensors: Tensors) -> Tensors:
+    """Each client's tensors [K, *] minus common ones [*]."""
     return {name: tensor - tensors[name] for name, tensor in stacked.items()}
 
 
 def one(stacked: Tensors, place: int) -> Tensors:
+    """The tensors [*] of the client at one place of stacked tensors [K, *]."""
     return {name: tensor[place] for name, tensor in stacked.items()}

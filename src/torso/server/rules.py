@@ -1,7 +1,7 @@
-"""Server rules: from the shared part before the round and the weighted mean of what came back to the next shared part.
+"""Server rules: how the server computes the next shared part from the current one and the mean of the uploads.
 
-Δ = mean − old is the pseudo-gradient. Rules see parameters only; running statistics are averaged (spec 3.9). What
-stands for the mean may be something else that a rule makes of the single uploads: see robust.py. K participants.
+Δ = mean − old is the pseudo-gradient. A rule sees parameters only; running statistics are averaged (spec 3.9). A rule
+may replace the mean by another function of the single uploads (robust.py). K participants.
 """
 
 from __future__ import annotations
@@ -20,55 +20,62 @@ from torso.server.sums import add_weighted
 
 
 class RuleStep(NamedTuple):
-    """The rule's own state, the next shared part, and what accuracy is reported on where that is something else."""
+    """The result of a server rule."""
 
-    state: Tensors
-    shared: Tensors
-    shown: Tensors = {}  # noqa: RUF012  never mutated
+    state: Tensors  # state of the rule for the next round
+    shared: Tensors  # the next shared part
+    shown: Tensors = {}  # noqa: RUF012  tensors that accuracy is reported on, if not `shared`; never mutated
 
 
 @dataclass(frozen=True)
 class ServerRule(ABC):
-    """The base of server rules."""
+    """The base class of server rules. A subclass implements `step`, and `combine` if it needs the single uploads."""
 
-    uses_squares: ClassVar[bool] = False
-    keeps_uploads: ClassVar[bool] = False  # nothing is averaged: every client goes on from its own last upload
-    needs_each: ClassVar[bool] = False  # the server holds all uploads of a round, and `combine` stands for the mean
-    sees_only_mean: ClassVar[bool] = False  # nothing of an upload but its part in the mean, so the mean may be private
-    takes_statistics: ClassVar[bool] = False  # `combine` needs neither state nor `old`, so statistics may go through it
-    least_by: ClassVar[str] = ""  # the option that `least` follows from
+    uses_squares: ClassVar[bool] = False  # whether `step` uses `squares`
+    keeps_uploads: ClassVar[bool] = False  # nothing is averaged: each client continues from its own last upload
+    needs_each: ClassVar[bool] = False  # the server keeps all uploads of a round, and `combine` replaces the mean
+    sees_only_mean: ClassVar[bool] = False  # the rule uses an upload only through the mean, so the mean may be private
+    takes_statistics: ClassVar[bool] = False  # `combine` uses neither `state` nor `old`: it also works for statistics
+    least_by: ClassVar[str] = ""  # the option that determines `least`, for error messages
 
-    clip: NotNegative = field(default=0.0, kw_only=True)  # no upload counts as further than this from θ; 0: no bound
+    clip: NotNegative = field(default=0.0, kw_only=True)  # uploads are clipped to this distance from θ; 0: no clipping
 
     @property
     def least(self) -> int:
-        """How many uploads a round must have for the rule to do what it promises."""
+        """The number of uploads that a round needs so that the rule works as described."""
         return 0
 
     @property
     def trusts(self) -> bool:
-        """Whether one upload can move the result without bound."""
+        """Whether a single upload can change the result without bound."""
         return not self.needs_each and not self.clip
 
     @property
     def waits_for(self) -> int:
-        """How many uploads make a step where rounds are asynchronous; 0: all participants of a round do."""
+        """The number of uploads for one step in asynchronous rounds; 0: rounds are synchronous."""
         return 0
 
     def discount(self, staleness: int) -> float:
-        """What an upload counts whose client began so many steps ago, where rounds are asynchronous."""
+        """The factor on the weight of an upload in asynchronous rounds. `staleness`: server steps since its visit
+        began."""
         return 1.0
 
     def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
-        """What stands for the mean [*] of `uploads` [K, *], the models in the order of the participants, with their
-        shares `weights` [K], which sum to 1. Asked where the rule `needs_each`; `state` and `old` as in `step`."""
+        """The tensors [*] that replace the mean of the uploads. Called if the rule `needs_each`.
+
+        `uploads` [K, *]: the models in the order of the participants; `weights` [K]: their weights, which sum to 1;
+        `state` and `old`: as in `step`."""
         mean: Tensors = {}
         add_weighted(mean, uploads, weights)
         return mean
 
     @abstractmethod
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
-        """`state` is empty in the first round; `squares` is Σ_k w_k ‖Δ_k‖² over the participants, for who uses it."""
+        """The rule's state and the shared part after a round.
+
+        `state`: the rule's state, empty in the first round; `old` [*]: the shared part before the round; `mean` [*]:
+        the weighted mean of the uploads; `squares`: Σ_k w_k ‖Δ_k‖² over the participants, if the rule
+        `uses_squares`."""
 
 
 servers: Registry[type[ServerRule]] = Registry("method.server")
@@ -88,7 +95,7 @@ class Mean(ServerRule):
 @servers.register("apart")
 @dataclass(frozen=True)
 class Apart(ServerRule):
-    """No mean: the server keeps everybody's last upload, and a client goes on from its own (MTL, FedFomo).
+    """No mean: the server keeps each client's last upload, and a client continues from its own (MTL, FedFomo).
 
     The generic model is the mean of all clients' models (spec 9.4)."""
 
@@ -101,7 +108,7 @@ class Apart(ServerRule):
 @servers.register("momentum")
 @dataclass(frozen=True)
 class Momentum(ServerRule):
-    """m ← β m + Δ; θ ← θ + η m (FedAvgM, spec 3.9)."""
+    """Momentum on the server: m ← β m + Δ; θ ← θ + η m (FedAvgM, spec 3.9)."""
 
     sees_only_mean: ClassVar[bool] = True
     lr: Positive = 1.0
@@ -109,13 +116,16 @@ class Momentum(ServerRule):
 
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
         m = {n: self.beta * state.get(f"m.{n}", torch.zeros_like(t)) + mean[n] - t for n, t in old.items()}
-        return RuleStep({f"m.{n}": t for n, t in m.items()}, {n: t + self.lr * m[n] for n, t in old.items()})
+        new_state = {f"m.{n}": t for n, t in m.items()}
+        shared = {n: t + self.lr * m[n] for n, t in old.items()}
+        return RuleStep(new_state, shared)
 
 
 @servers.register("adaptive")
 @dataclass(frozen=True)
 class Adaptive(ServerRule):
-    """m ← β₁ m + (1 − β₁)Δ; θ ← θ + η m / (√v + τ); v by FedAdam, FedYogi or FedAdagrad (Reddi et al., spec 3.9)."""
+    """An adaptive server step: m ← β₁ m + (1 − β₁)Δ; θ ← θ + η m / (√v + τ), with v by FedAdam, FedYogi or FedAdagrad
+    (Reddi et al., spec 3.9)."""
 
     sees_only_mean: ClassVar[bool] = True
     second: Literal["adam", "yogi", "adagrad"] = "adam"
@@ -136,6 +146,7 @@ class Adaptive(ServerRule):
         return RuleStep(new_state, shared)
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
+        """The next second moment, from the last one and Δ²."""
         if self.second == "adagrad":
             return v + square
         if self.second == "yogi":
@@ -146,7 +157,7 @@ class Adaptive(ServerRule):
 @servers.register("torch-adam")
 @dataclass(frozen=True)
 class TorchAdam(ServerRule):
-    """torch.optim.Adam on −Δ: bias correction, weight decay 1e-5 (FedAdam as FedNCM's code has it, spec 3.9)."""
+    """torch.optim.Adam on −Δ, with bias correction and weight decay 1e-5 (FedAdam as in FedNCM's code, spec 3.9)."""
 
     sees_only_mean: ClassVar[bool] = True
     lr: Positive = 0.01
@@ -173,9 +184,10 @@ class TorchAdam(ServerRule):
 @servers.register("fedexp")
 @dataclass(frozen=True)
 class FedExp(ServerRule):
-    """θ ← θ + η_g Δ̄ with η_g = max(1, Σ_k w_k‖Δ_k‖² / 2(‖Δ̄‖² + ε)), all tensors together (FedEXP, spec 3.10).
+    """Extrapolation: θ ← θ + η_g Δ̄ with η_g = max(1, Σ_k w_k‖Δ_k‖² / 2(‖Δ̄‖² + ε)), all tensors together (FedEXP, spec
+    3.10).
 
-    `last_two` reports accuracy on the average of the last two iterates, as the authors' code does."""
+    `last_two` reports accuracy on the mean of the last two shared models, as the authors' code does."""
 
     eps: NotNegative = 1e-3
     last_two: bool = False

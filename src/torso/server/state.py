@@ -1,4 +1,4 @@
-"""What the server holds at the end of a round. What clients hold is theirs: personal/store.py."""
+"""The server's state at the end of a round, and the cost so far. The clients' states are in personal/store.py."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from torso.nets import Tensors
 
 @dataclass(frozen=True)
 class Cost:
-    """What has been spent so far: bytes that travelled (spec 14.1), forward passes of one sample (spec 14.2), the
-    floating-point operations of the same passes, and simulated hours where clients have speeds."""
+    """The cost of a run so far."""
 
-    bytes_up: int = 0
-    bytes_down: int = 0
-    forward_passes: int = 0
-    flops: int = 0
-    hours: float = 0.0
+    bytes_up: int = 0  # sent by clients (spec 14.1)
+    bytes_down: int = 0  # sent to clients (spec 14.1)
+    forward_passes: int = 0  # of one sample (spec 14.2)
+    flops: int = 0  # floating-point operations of these passes
+    hours: float = 0.0  # simulated time, if clients have speeds
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -31,24 +30,24 @@ class Cost:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Without hours where time is not simulated."""
+        """The cost as JSON, without `hours` if time is not simulated."""
         return {key: value for key, value in vars(self).items() if key != "hours" or value}
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """`model` [*]: the shared part as it is broadcast next, everything else as it was at the start."""
+    """All that the server keeps from round to round."""
 
-    model: Tensors
+    model: Tensors  # [*]: the shared part as it is broadcast next; all other tensors as at the start of the run
     round: int = 0
-    shown: Tensors = field(default_factory=dict)  # what accuracy is reported on, where it is not what is broadcast
+    shown: Tensors = field(default_factory=dict)  # [*]: tensors that accuracy is reported on, if not those of `model`
     rule: Tensors = field(default_factory=dict)  # state of the server rule
-    drift: Tensors = field(default_factory=dict)  # mean over all clients of what their corrections remember
-    origin: Tensors = field(default_factory=dict)  # the model of the first round, where own models begin at it
-    privacy: Tensors = field(default_factory=dict)  # what the mechanism of privacy goes on with: its clip, if it adapts
-    uploads: Mapping[int, Tensors] = field(default_factory=dict)  # everybody's last one, where the rule keeps them
-    statistics: Tensors = field(default_factory=dict)  # what it holds of statistics that clients sent, for all …
-    of_clients: Mapping[int, Tensors] = field(default_factory=dict)  # … and by client
+    drift: Tensors = field(default_factory=dict)  # mean over all clients of the memories of their drift corrections
+    origin: Tensors = field(default_factory=dict)  # the initial model, if the clients' own models begin at it
+    privacy: Tensors = field(default_factory=dict)  # state of the privacy mechanism: its clipping length, if it adapts
+    uploads: Mapping[int, Tensors] = field(default_factory=dict)  # each client's last upload, if the rule keeps them
+    statistics: Tensors = field(default_factory=dict)  # what `Statistics.combine` keeps for all clients …
+    of_clients: Mapping[int, Tensors] = field(default_factory=dict)  # … and for each client
     met: Set[int] = ClientSet()  # clients that have taken part
     cost: Cost = Cost()
 
@@ -63,9 +62,10 @@ class ServerState:
         return ServerState(self.model, self.round, origin=self.origin)
 
     def at_new_stage(self) -> ServerState:
-        """Another method goes on from the model alone; rounds and costs are counted on."""
+        """The first state of another method, which continues from the model alone; rounds and costs are added up."""
         return ServerState({**self.model, **self.shown}, self.round, met=self.met, cost=self.cost)
 
 
 def bytes_of(tensors: Tensors) -> int:
+    """The size of tensors in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

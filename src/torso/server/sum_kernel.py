@@ -1,4 +1,4 @@
-"""A weighted sum over clients in one pass, those that do not count left out, in Triton; import only where `is_fast`."""
+"""A Triton kernel for weighted sums over clients in one pass. Import this file only if `is_fast` is true."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @triton.jit(do_not_specialize=["clients"])
 def _sum_kernel(flat, weights, rows, out, clients, size, HAS_ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """A stretch of the sum, client by client. What does not count is not read: it may be no number."""
+    """BLOCK numbers of the sum, added client by client. A client that does not count is not read: it may have NaN."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside, at = place < size, place
     total = tl.zeros([BLOCK], tl.float32)
@@ -24,7 +24,7 @@ def _sum_kernel(flat, weights, rows, out, clients, size, HAS_ROWS: tl.constexpr,
 
 
 def weighted_sum(flat: Tensor, weights: Tensor, rows: Tensor | None) -> Tensor:
-    """Σ_g w_g t_g [n] of t [G, n] in float32 over the clients among `rows` [G]; None: all."""
+    """Σ_g w_g t_g [n] of t [G, n] in float32, over the clients for which `rows` [G] is true; None: all."""
     clients, size = flat.shape
     out, block = torch.empty(size, device=flat.device), 1024
     _sum_kernel[(triton.cdiv(size, block),)](

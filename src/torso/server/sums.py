@@ -1,7 +1,7 @@
-"""Weighted sums of what clients send.
+"""Weighted sums over clients.
 
-A sum is taken in the order of the participants, client by client, whoever computed the parts: neither the number of
-workers or threads nor the size of a stack changes a bit. On an accelerator a stack is summed in one product instead.
+A sum is taken client by client, in the order of the participants. So neither the number of workers or threads nor the
+size of a stack changes a bit. On an accelerator a stack is summed in one product instead.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torso.fast import is_fast
 from torso.learn.stacked import free_to_read, joined, spared
 from torso.nets import Tensors
 
-_SMALL = 1 << 16  # numbers of a tensor that are summed for all clients of a stack in one call
+_SMALL = 1 << 16  # tensors with at most this many numbers are summed for all clients of a stack in one call
 
 
 def add_weighted(total: Tensors, stacked: Tensors, weights: Tensor, rows: Tensor | None = None) -> None:
     """Add Σ_g w_g t_g over the client dimension of [G, *] tensors to the total, in place.
 
-    Counters (integers) have no mean: the largest stands. `rows` [G]: those that count; None: all do."""
+    Counters (integers) have no mean: the total gets the largest. `rows` [G]: which clients count; None: all."""
     on_device: Tensors = {}
     for name, tensor in stacked.items():
         if not tensor.is_floating_point():
@@ -36,7 +36,8 @@ def add_weighted(total: Tensors, stacked: Tensors, weights: Tensor, rows: Tensor
 
 
 def add_stacked(total: Tensors, stacked: Tensors, rows: Tensor | None = None) -> None:
-    """Add Σ_g t_g over the client dimension of [G, *] tensors to the total, in place; `rows` [G] as above."""
+    """Add Σ_g t_g over the client dimension of [G, *] tensors to the total, in place. `rows` [G]: which clients count;
+    None: all."""
     on_device: Tensors = {}
     for name, tensor in stacked.items():
         if free_to_read(tensor):
@@ -48,7 +49,7 @@ def add_stacked(total: Tensors, stacked: Tensors, rows: Tensor | None = None) ->
 
 
 def _product(flat: Tensor, weights: Tensor, rows: Tensor | None) -> Tensor:
-    """Σ_g w_g t_g [n] of t [G, n]; one client of weight 1 comes back as it is."""
+    """Σ_g w_g t_g [n] of t [G, n]. A single client of weight 1 keeps its bits."""
     if flat.dtype == weights.dtype == torch.float32 and is_fast(flat):
         from torso.server.sum_kernel import weighted_sum
 
@@ -58,9 +59,11 @@ def _product(flat: Tensor, weights: Tensor, rows: Tensor | None) -> Tensor:
 
 
 def _add_products(total: Tensors, stacked: Tensors, sum_of: Callable[[Tensor], Tensor]) -> None:
-    """All clients of a stack at once, small tensors together; `sum_of` makes [n] of [G, n]."""
-    kinds = {tensor.dtype for tensor in stacked.values()}
-    for alike in ({n: t for n, t in stacked.items() if t.dtype == kind} for kind in sorted(kinds, key=str)):
+    """Add sums over a stack to the total, with few launches: small tensors of a dtype together. `sum_of` makes [n] of
+    [G, n]."""
+    dtypes = {tensor.dtype for tensor in stacked.values()}
+    for dtype in sorted(dtypes, key=str):
+        alike = {name: tensor for name, tensor in stacked.items() if tensor.dtype == dtype}
         for names, flat in joined(alike):
             parts = sum_of(flat).split([alike[name][0].numel() for name in names])  # type: ignore[no-untyped-call]
             for name, part in zip(names, parts, strict=True):
@@ -75,6 +78,7 @@ def add(total: Tensors, part: Tensors) -> None:
 
 
 def _add_one(total: Tensors, name: str, tensor: Tensor) -> None:
+    """Add one tensor to the total, in place; the total never shares memory with it."""
     if name not in total:
         total[name] = tensor.clone()
     elif tensor.is_floating_point():
@@ -84,8 +88,8 @@ def _add_one(total: Tensors, name: str, tensor: Tensor) -> None:
 
 
 def _add_rows(total: Tensors, name: str, stacked: Tensor, weights: Tensor | None = None) -> None:
-    """One client after the other. NumPy does that for many small rows at once: `accumulate` by definition, and `reduce`
-    over the first axis as long as a row has more than one number (tests/server/test_sums.py)."""
+    """Add Σ_g w_g t_g to the total, client by client. For many small rows NumPy does that in one call: `accumulate` by
+    definition, and `reduce` over the first axis if a row has more than one number (tests/server/test_sums.py)."""
     clients, size = len(stacked), stacked[0].numel()
     if clients < 3 or size > _SMALL:
         for g, one in enumerate(stacked):

@@ -1,4 +1,4 @@
-"""Analyses: what is read off models rather than counted as right or wrong (spec 13), by name in `measure.analyses`."""
+"""Analyses of models beyond accuracy, such as norms and similarities (spec 13); named in `measure.analyses`."""
 
 from torso.measure.analyses import models as _models  # noqa: F401  registers the analyses
 from torso.measure.analyses import rounds as _rounds  # noqa: F401

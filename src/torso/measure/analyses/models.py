@@ -1,4 +1,4 @@
-"""Analyses of the trained federation (spec 13): the geometry of the generic model, and whose model helps whom.
+"""Analyses of the trained federation (spec 13): the geometry of the generic model, and accuracy across clients.
 
 C classes, d features.
 """
@@ -22,13 +22,13 @@ from torso.nets import Tensors
 from torso.randomness import key, numpy_generator
 from torso.server.sums import add
 
-_MOST_MODELS = 100  # of the cross-client matrix
-_MOST_POINTS = 1000  # of t-SNE, which takes their square
+_MOST_MODELS = 100  # in the cross-client matrix
+_MOST_POINTS = 1000  # in t-SNE, whose time grows with the square of the number
 
 
 @dataclass(frozen=True)
 class TestFeatures:
-    """Work: features of the generic model and labels, in a group of batches of the test set."""
+    """Work: the generic model's features and the labels, for a group of batches of the test set."""
 
     scene: Scene
 
@@ -39,19 +39,20 @@ class TestFeatures:
         return self.scene.as_heads_see(torch.cat(features)), torch.cat(labels)
 
     def for_clients(self, clients: Sequence[int]) -> TestFeatures:
-        return TestFeatures(self.scene.for_clients(()))  # "clients" are batches
+        return TestFeatures(self.scene.for_clients(()))  # "clients" are numbers of batches
 
 
 def class_sums(features: Tensor, labels: Tensor, classes: int) -> Tensors:
-    """Features [n, d], and the same of length one, summed by class [C, d]; how many there are [C]."""
+    """The sums by class [C, d] of features [n, d], and of the features scaled to length one; the numbers of samples
+    [C]."""
     member = F.one_hot(labels, classes).to(features.dtype).T
     return {"plain": member @ features, "unit": member @ F.normalize(features, dim=-1), "count": member.sum(dim=1)}
 
 
 @analysis("four_factors", when="end")
 def four_factors(scene: Scene) -> dict[str, Any]:
-    """Of the generic model on the test set: cosines between head rows, between class prototypes, of features to their
-    prototype, and of prototypes to their head row (spec 13)."""
+    """Cosines of the generic model on the test set: between head rows, between class prototypes, between features and
+    their prototype, and between prototypes and their head row (spec 13)."""
     sums: Tensors = {}
     for features, labels in scene.map(TestFeatures(scene), scene.test_batches):
         add(sums, class_sums(features, labels, scene.roster.classes))
@@ -59,7 +60,7 @@ def four_factors(scene: Scene) -> dict[str, Any]:
 
 
 def factors(rows: Tensor, sums: Tensors) -> dict[str, Any]:
-    """The four factors from head rows [C, d] and sums by class; a class without samples has none (NaN)."""
+    """The four factors, from head rows [C, d] and sums by class; NaN for a class without samples."""
     count = sums["count"].unsqueeze(-1)
     centre = F.normalize(sums["plain"] / count, dim=-1)  # 0 / 0 is NaN
     rows = F.normalize(rows, dim=-1)
@@ -76,7 +77,7 @@ def factors(rows: Tensor, sums: Tensors) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class OwnRights:
-    """Work: how many of each class the own models of a group of clients have right [G, C]."""
+    """Work: the correct predictions by class [G, C] of the own models of a group of clients, on the whole test set."""
 
     scene: Scene
 
@@ -92,8 +93,8 @@ class OwnRights:
 
 @analysis("cross_client", when="end")
 def cross_client(scene: Scene) -> dict[str, Any]:
-    """Every client's own model (row) on the mix of classes of every client (column); of at most 100 clients, drawn once
-    (spec 13)."""
+    """P-FL of every client's own model (row) for the mix of classes of every client (column), for at most 100 clients,
+    drawn once (spec 13)."""
     clients = drawn(scene, _MOST_MODELS)
     rights = torch.cat([rights.cpu() for rights in scene.map(OwnRights(scene), clients)])
     there, counts = test_counts_of(scene.engine), class_counts_of(scene.engine, clients)
@@ -101,7 +102,7 @@ def cross_client(scene: Scene) -> dict[str, Any]:
 
 
 def drawn(scene: Scene, most: int) -> tuple[int, ...]:
-    """So many of the clients that are measured, or all of them."""
+    """At most this many of the clients that are measured, drawn at random."""
     if len(scene.clients) <= most:
         return scene.clients
     rng = numpy_generator(scene.seed, "analysis", "clients")
@@ -110,16 +111,16 @@ def drawn(scene: Scene, most: int) -> tuple[int, ...]:
 
 @analysis("tsne", when="end")
 def tsne(scene: Scene) -> dict[str, Any]:
-    """Test features of the generic model in two dimensions, by scikit-learn's t-SNE, of at most 1000 samples; with the
-    superclass where the data have one (CIFAR-100) (spec 13)."""
+    """Test features of the generic model in two dimensions, by scikit-learn's t-SNE, for at most 1000 samples; with the
+    superclasses if the data have some (CIFAR-100) (spec 13)."""
     from sklearn.manifold import TSNE
 
     batches = scene.test_batches[: -(-_MOST_POINTS // scene.how.batch_size)]
     features, labels = zip(*scene.map(TestFeatures(scene), batches), strict=True)
     points = torch.cat(features)[:_MOST_POINTS].cpu().numpy()
     fine = torch.cat(labels)[:_MOST_POINTS].tolist()
-    near = max(min(30.0, (len(points) - 1) / 3), 1.0)  # the usual 30, fewer where there are few points
-    model = TSNE(perplexity=near, init="pca", random_state=key(scene.seed, "tsne") % 2**32)
+    perplexity = max(min(30.0, (len(points) - 1) / 3), 1.0)  # the usual 30, less if there are few points
+    model = TSNE(perplexity=perplexity, init="pca", random_state=key(scene.seed, "tsne") % 2**32)
     placed = torch.from_numpy(model.fit_transform(points))
     found = {"x": plain(placed[:, 0]), "y": plain(placed[:, 1]), "label": fine}
     coarse = scene.roster.superclasses

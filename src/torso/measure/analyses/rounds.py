@@ -1,4 +1,4 @@
-"""Analyses of rounds (spec 13): what local training does to the participants' models, before the server averages them.
+"""Analyses of rounds (spec 13): how local training changes the participants' models, before the server averages them.
 
 G clients, B samples, C classes, d features; m participants in all.
 """
@@ -25,15 +25,15 @@ def known_classes(workspace: Workspace, clients: Sequence[int]) -> Tensor:
 
 
 def mean_where(values: Tensor, where: Tensor) -> Tensor:
-    """The mean of a row's chosen values [G]; NaN where none is chosen."""
+    """The mean of the chosen values of each row [G]; NaN if none is chosen."""
     return (values * where).sum(dim=1) / where.sum(dim=1)
 
 
 def feature_norms(
     workspace: Workspace, count: int, models: Tensors, batch_size: int, numbers: Sequence[int] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """‖f(x)‖ over the test set summed by class [G, C], and how many samples there are [C]; of some batches of it only,
-    where they are named."""
+    """The sums of ‖f(x)‖ by class [G, C] over the test set, and the numbers of samples [C]. `numbers`: only over the
+    batches with these numbers."""
     total = torch.zeros(count, workspace.context.classes, device=workspace.federation.test.labels.device)
     there = torch.zeros(workspace.context.classes, device=total.device)
     for batch, said in look_at_test(workspace, count, models, batch_size, numbers):
@@ -44,7 +44,7 @@ def feature_norms(
 
 @dataclass(frozen=True)
 class GenericNorms:
-    """Work: the same of the generic model, in a group of batches of the test set."""
+    """Work: the sum of ‖f(x)‖ for the generic model, over a group of batches of the test set."""
 
     scene: Scene
 
@@ -54,13 +54,13 @@ class GenericNorms:
         return float(total.sum())
 
     def for_clients(self, clients: Sequence[int]) -> GenericNorms:
-        return GenericNorms(self.scene.for_clients(()))  # "clients" are batches
+        return GenericNorms(self.scene.for_clients(()))  # "clients" are numbers of batches
 
 
 @analysis("norms", when="round")
 class Norms(RoundAnalysis):
-    """Lengths of head rows and of test features: of local models by classes that the client trains on (seen) and others
-    (unseen), mean over participants; and of the generic model after aggregation (spec 13)."""
+    """Norms of head rows and of test features: of local models for classes that the client trains on (seen) and for
+    others (unseen), mean over participants; and of the generic model after aggregation (spec 13)."""
 
     def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
         known = known_classes(workspace, clients)
@@ -83,8 +83,8 @@ class Norms(RoundAnalysis):
 
 @analysis("class_curves", when="round")
 class ClassCurves(RoundAnalysis):
-    """Each participant on the whole test set, right after broadcast and after each local epoch: accuracy on the classes
-    that it trains on (seen) and on the others (unseen), mean over participants (spec 13)."""
+    """Accuracy of the participants' models on the whole test set, right after broadcast and after each local epoch: on
+    the classes that the participant trains on (seen) and on the others (unseen), mean over participants (spec 13)."""
 
     every_epoch: ClassVar[bool] = True
 
@@ -97,11 +97,11 @@ class ClassCurves(RoundAnalysis):
 
 @analysis("drift_variance", when="round")
 class DriftVariance(RoundAnalysis):
-    """How far the participants' models lie apart: the variance over participants of each trained parameter, mean over
+    """The spread of the participants' models: the variance over participants of each trained parameter, mean over
     parameters; and the mean accuracy of local models on the whole test set (spec 13)."""
 
     def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
-        # from the model that came before or after, it matters not: near to both, the sums lose no digits
+        # a variance does not depend on the point from which it is measured; near the models, the sums lose no digits
         moves = {name: (local[name] - scene.state.model[name]).double() for name in scene.parameters}
         right, there = right_by_class(workspace, clients, local, scene.how.batch_size, generic_answer)
         return Part(
@@ -122,18 +122,18 @@ class DriftVariance(RoundAnalysis):
 
 @analysis("regularization", when="round", whole_test=False)
 class Regularization(RoundAnalysis):
-    """Σ (n_k/n)·L_k(w_k), the training loss, and Σ (n_k/n)·‖w_k − w̄‖² over the participants after local training; w̄ is
-    the generic model after aggregation, w_k the client's own model where the method keeps one (Ditto's PM), its local
-    model elsewhere (spec 13)."""
+    """The training loss Σ (n_k/n)·L_k(w_k) and the distance Σ (n_k/n)·‖w_k − w̄‖² over the participants after local
+    training. w̄ is the generic model after aggregation; w_k is the client's own model if the method keeps one (Ditto's
+    PM), else its local model (spec 13)."""
 
     def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
         model = {**local, **scene.own_models(workspace, clients)}
         deck = workspace.train_deck(clients)
-        apart = [(model[n] - scene.generic[n]).flatten(1).square().sum(dim=1) for n in scene.parameters]
+        squares = [(model[n] - scene.generic[n]).flatten(1).square().sum(dim=1) for n in scene.parameters]
         return Part(
             {
                 "loss": mean_loss(workspace.context, deck, model, scene.how.batch_size),
-                "distance": torch.stack(apart).sum(dim=0),
+                "distance": torch.stack(squares).sum(dim=0),
                 "samples": torch.tensor(deck.sizes, dtype=torch.float64, device=deck.index.device),
             }
         )

@@ -1,4 +1,4 @@
-"""How alike clients stay, layer by layer, while each fine-tunes the same model (FedBABU's appendix K, spec 13)."""
+"""The similarity of clients' layers while each fine-tunes the same model (FedBABU's appendix K, spec 13)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from torso.nets import Tensors, learnable
 from torso.server.sums import add
 
 _EPOCHS = 20
-_MOST_CLIENTS = 45  # they make 990 pairs, and spec 13 asks for at most 1000
+_MOST_CLIENTS = 45  # they have 990 pairs; spec 13 asks for at most 1000
 
 
 @dataclass(frozen=True)
 class UnitSums:
-    """Work: fine-tune the generic model for a group of clients; after each epoch, Σ_k w_k/‖w_k‖ of each layer."""
+    """Work: fine-tune the generic model for a group of clients, and sum w_k/‖w_k‖ of each layer over them after each
+    epoch."""
 
     scene: Scene
     layers: tuple[str, ...]
@@ -60,5 +61,6 @@ def layer_similarity(scene: Scene) -> dict[str, Any]:
 
 
 def mean_cosine(total: Tensor, count: int) -> float:
-    """Over all pairs of different unit vectors, from their sum: (‖Σ u_k‖² − n) / (n(n − 1)); NaN of a single one."""
+    """The mean cosine over all pairs of n unit vectors, from their sum: (‖Σ u_k‖² − n) / (n(n − 1)); NaN for one
+    vector."""
     return (float(total.double().square().sum()) - count) / (count * (count - 1)) if count > 1 else torch.nan

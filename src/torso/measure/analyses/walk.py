@@ -1,4 +1,4 @@
-"""How analyses are taken: one more walk over a round's participants for all that look at it, and those of the end."""
+"""Taking analyses: one more training of a round's participants for all analyses of rounds, and those at the end."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torso.nets import Tensors
 from torso.personal.store import Store
 from torso.server.sums import add
 
-MOST_CLIENTS = 2000  # of class_counts: beyond, nobody can see them on a page
+MOST_CLIENTS = 2000  # in class_counts; a page cannot show more
 Entry = dict[str, Any]
 
 
 class ByEpoch(Protocol):
-    """The visits of a round's participants, of which nothing is uploaded."""
+    """Makes the visits of a round's participants, without upload."""
 
     def by_epoch(self, workspace: Workspace, clients: Sequence[int]) -> Iterator[LocalResult]: ...
 
@@ -31,9 +31,9 @@ class ByEpoch(Protocol):
 
 @dataclass(frozen=True)
 class Watch:
-    """Work: the participants' visits once more, with the same batches, and a look at what becomes of their models.
+    """Work: repeat the participants' visits with the same batches, and analyse their models.
 
-    A run that asks for no analysis of its rounds pays nothing; one that does, trains its participants twice."""
+    So a run with an analysis of rounds trains its participants twice; other runs pay nothing."""
 
     looks: Mapping[str, RoundAnalysis]
     visit: ByEpoch
@@ -59,7 +59,7 @@ class Watch:
 
 
 def of_rounds(names: Iterable[str]) -> list[str]:
-    """Those of the analyses that look at single rounds."""
+    """The names of analyses of rounds."""
     return [name for name in names if analyses[name].when == "round"]
 
 
@@ -70,7 +70,7 @@ def watch(
     visit: ByEpoch,
     before: Store,
 ) -> dict[str, Entry]:
-    """One round's entry of each analysis that is taken of rounds; `before`: what clients held before it."""
+    """One round's entry of each named analysis. `before`: the clients' states before the round."""
     both = Store(before.entries, later=scene.state.clients)
     looks = {name: cast("type[RoundAnalysis]", analyses[name].take)() for name in names}
     if not looks or not participants:
@@ -89,7 +89,8 @@ def watch(
 
 
 def over_rounds(entries: Mapping[int, Mapping[str, Entry]]) -> dict[str, Entry]:
-    """Entries by round as analyses.json has them: `rounds`, and a list as long for every key."""
+    """The entries of all rounds in the form of analyses.json: the list `rounds`, and a list of the same length for
+    every key."""
     joined: dict[str, Entry] = {}
     for number, found in sorted(entries.items()):
         for name, entry in found.items():
@@ -105,12 +106,13 @@ def over_rounds(entries: Mapping[int, Mapping[str, Entry]]) -> dict[str, Entry]:
 
 
 def at_end(names: Sequence[str], scene: Scene) -> dict[str, Entry]:
-    """The analyses that are taken of the trained federation."""
+    """The entries of the named analyses of the trained federation."""
     return {name: cast("EndAnalysis", analyses[name].take)(scene) for name in names if analyses[name].when == "end"}
 
 
 def class_counts(engine: Engine, roster: Roster) -> dict[str, Any]:
-    """Training samples per client and class, for every run whose clients tell it and can be counted on a page."""
+    """Training samples by client and class; nothing if clients do not reveal their class counts, or are too many to
+    show."""
     if roster.clients > MOST_CLIENTS or not roster.counts_are_known:
         return {}
     return {"class_counts": class_counts_of(engine, range(roster.clients)).tolist()}
