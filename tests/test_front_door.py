@@ -206,7 +206,7 @@ def test_the_doctor_names_what_is_broken_and_what_is_missing(torso: Torso, monke
     found = json.loads(said.out)
     assert (said.status, found["ok"]) == (1, False)
     assert any("torso-lacks-this is not installed" in problem for problem in found["problems"])
-    assert any(re.match(r"numpy is .*, and Torso needs >=999", problem) for problem in found["problems"])
+    assert any(re.match(r"numpy is .*, but Torso needs >=999", problem) for problem in found["problems"])
     (vision,) = found["extras"]
     assert (vision["name"], vision["present"], vision["absent"]) == ("vision", False, ["no-such-package"])
     assert any("TORSO_DATA is 'nowhere'" in lack for lack in found["missing"])

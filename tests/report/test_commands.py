@@ -97,7 +97,7 @@ def test_compare_marks_what_failed_is_unfinished_or_of_other_data(said) -> None:
     assert "(1 of 1 failed)" in out
     assert "(1 of 1 not finished)" in out
     assert "not tested" in out.partition("against")[2].partition("fedprox")[2].partition("fedrep")[0]
-    assert "did not meet the same clients" in " ".join(out.split())
+    assert "did not have the same clients" in " ".join(out.split())
 
 
 def test_watch_serves_until_it_is_interrupted(tmp_path: Path) -> None:

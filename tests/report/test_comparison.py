@@ -49,7 +49,7 @@ def test_runs_of_other_data_are_not_paired_and_it_is_said(tmp_path: Path, change
     assert isinstance(d, Refused)
     assert set(why.split()) == set(d.reason.split())
     assert any(
-        "did not meet the same clients" in note and "no difference is tested" in note for note in comparison.notes()
+        "did not have the same clients" in note and "no difference is tested" in note for note in comparison.notes()
     )
 
 
