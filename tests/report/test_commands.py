@@ -68,7 +68,7 @@ def test_plot_writes_one_chart(said) -> None:  # type: ignore[no-untyped-def]
 def test_wrong_requests_exit_2_with_one_message(said, words: tuple[str, ...], message: str) -> None:  # type: ignore[no-untyped-def]
     if words == ("report", "."):
         Path("empty").mkdir()
-        words, message = ("report", "empty"), "is not a run folder and holds none"
+        words, message = ("report", "empty"), "is not a run folder and contains none"
     status, out, err = said(*words)
     assert (status, out) == (2, "")
     assert message in " ".join(err.split())
