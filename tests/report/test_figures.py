@@ -310,7 +310,7 @@ def test_plot_writes_what_the_ending_says_and_refuses_the_rest(tmp_path: Path, f
         ("tsne", "no.svg", "fed", {}, "no tsne chart has this name"),
         ("rounds", "deep", None, {}, "no ending"),
         ("rounds", "no.svg", None, {"width": 0}, r"--width 0 is out of range. Accepted: inches above 0"),
-        ("rounds", "no.svg", None, {"height": float("nan")}, r"--height nan: give inches"),
+        ("rounds", "no.svg", None, {"height": float("nan")}, r"--height nan is out of range"),
         ("rounds", "no.svg", None, {"width": 0.6}, r"no room for the chart.*default: 5 × 3.12"),
         ("rounds", "no.png", None, {"dpi": 5000}, r"--dpi 5000: .* 10 to 4000 dots"),
     ):
