@@ -374,7 +374,7 @@ def test_config_files_and_methods_that_are_not_there(tiny: Torso, torso: Torso) 
     Path("bad.toml").write_text("[train")
     assert_refused(tiny("run", "bad.toml", "--out", "here"), "config 'bad.toml' cannot be read as TOML")
     assert_refused(tiny("compare", "fedavg", "fedbab", "--out", "here"), "did you mean 'fedbabu'?")
-    assert_refused(torso("compare", "a.toml", "b.toml"), "compare takes methods and at most one CONFIG.toml")
+    assert_refused(torso("compare", "a.toml", "b.toml"), "torso compare takes METHOD… and at most one CONFIG.toml")
     assert torso("compare", "fedavg", "--seeds", "0").status == 2
     assert torso("rum").status == 2
     assert not Path("here").exists()

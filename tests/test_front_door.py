@@ -58,9 +58,9 @@ def test_a_word_is_a_file_if_there_is_one_and_a_method_if_not(tmp_path: Path, mo
     [
         (["fedbabuu"], (), "'fedbabuu' is neither a file nor a method; did you mean 'fedbabu'?"),
         (["fedavg", "fedbabu"], (), "torso compare METHOD"),
-        (["a.toml", "b.toml"], (), "one METHOD and one CONFIG.toml at most"),
+        (["a.toml", "b.toml"], (), "at most one METHOD and one CONFIG.toml"),
         (["fedavg"], ("method.name=fedper",), "named twice: 'fedavg' and --set method.name=fedper"),
-        (["."], (), "'.' is a folder and holds no run (no config.toml). If it holds data, this writes a config"),
+        (["."], (), "'.' is a folder without a run (no config.toml). If it contains data, make a config for"),
     ],
 )
 def test_words_that_cannot_be_meant(words: list[str], sets: tuple[str, ...], said: str) -> None:
@@ -206,7 +206,7 @@ def test_the_doctor_names_what_is_broken_and_what_is_missing(torso: Torso, monke
     found = json.loads(said.out)
     assert (said.status, found["ok"]) == (1, False)
     assert any("torso-lacks-this is not installed" in problem for problem in found["problems"])
-    assert any(re.match(r"numpy is .*, and Torso needs >=999", problem) for problem in found["problems"])
+    assert any(re.match(r"numpy is .*, but Torso needs >=999", problem) for problem in found["problems"])
     (vision,) = found["extras"]
     assert (vision["name"], vision["present"], vision["absent"]) == ("vision", False, ["no-such-package"])
     assert any("TORSO_DATA is 'nowhere'" in lack for lack in found["missing"])

@@ -65,7 +65,7 @@ def test_counts_with_a_stand_in_and_the_table(torso: Torso) -> None:
         "Advice: ",
     ):
         assert word in said.out
-    assert "The samples are of digits, dealt with your counts" in said.out
+    assert "The samples are from digits, dealt with your counts" in said.out
     assert not list(Path().glob("runs"))
 
 
@@ -73,7 +73,7 @@ def test_counts_alone_tell_something_and_advise_nothing(torso: Torso) -> None:
     Path("counts.csv").write_text("250,250,0\n0,250,250\n250,0,250\n")
     said = torso("advise", "--counts", "counts.csv")
     assert said.status == 0
-    assert "distance from the labels of all clients 0.33" in said.out
+    assert "label shift 0.33" in said.out
     assert "no method is advised" in said.out
     found = json.loads(torso("advise", "--counts", "counts.csv", "--json").out)
     assert (found["advice"], found["clients"]["clients"], len(found["nearest"])) == (None, 3, 2)
@@ -82,26 +82,26 @@ def test_counts_alone_tell_something_and_advise_nothing(torso: Torso) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--minutes", "1", "--rounds", "5"), "are both the budget"),
-        (("--minutes", "0"), "--minutes 0 is no budget"),
-        (("--rounds", "0"), "--rounds 0 is no budget"),
+        (("--minutes", "1", "--rounds", "5"), "both set the budget"),
+        (("--minutes", "0"), "--minutes 0 is out of range"),
+        (("--rounds", "0"), "--rounds 0 is out of range"),
         (("--rounds", "20"), "--rounds 20 is too small for these data: the smallest tournament costs"),
         (("--out", "here"), "Accepted: a name that ends in .toml"),
         (("--out", "no/here.toml"), "the folder 'no' does not exist"),
         (("--out", "there.toml"), "exists. Give another name"),
-        (("--guess",), "--guess says what --out FILE.toml writes"),
-        (("--stand-in", "digits"), "goes with --counts"),
+        (("--guess",), "--guess needs --out FILE.toml"),
+        (("--stand-in", "digits"), "needs --counts"),
         (("--counts", "c.csv", "--data", "digits"), "--counts and --data"),
         (("--counts", "c.csv", "--out", "new.toml"), "--counts and --out"),
         (("--counts", "c.csv"), "cannot be read"),
         (("--methods", "fedpr"), "did you mean 'fedper'"),
-        (("--methods", "fedavg"), "take part anyway"),
+        (("--methods", "fedavg"), "always take part"),
         (("--set", "train.lr=0.1"), "torso advise chooses train.lr itself"),
         (("--set", "method.name=fedper"), "torso advise chooses method.name itself"),
-        (("--data", "nowhere"), "is neither a file or folder nor a data source"),
-        (("--data", "digits", "there.toml"), "both say which data"),
-        (("a.toml", "b.toml"), "one CONFIG.toml at most"),
-        (("fedavg",), "'fedavg' is no config file"),
+        (("--data", "nowhere"), "is neither a file, a folder nor a data source"),
+        (("--data", "digits", "there.toml"), "both name data"),
+        (("a.toml", "b.toml"), "at most one CONFIG.toml"),
+        (("fedavg",), "'fedavg' is not a config file"),
         (("none.toml",), "does not exist"),
     ],
 )

@@ -68,7 +68,7 @@ def test_files_of_counts(
         ("a.csv", "1,2\n3,-4\n", "client 1 has '-4' samples of a class"),
         ("a.csv", "1,2\n0,0\n", "client 1 has no samples"),
         ("a.csv", "1,2\n", "has 1 × 2 counts"),
-        ("a.json", "{", "is no JSON"),
+        ("a.json", "{", "is not JSON"),
         ("a.json", "3", "holds int"),
         ("a.json", "[[1, 2], 3]", "client 1 is 3"),
         ("a.json", "[[1, 2], [1.5, 2]]", "client 1 has 1.5 samples"),
@@ -108,7 +108,7 @@ def test_stand_ins_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="11 classes, and the stand-in 'digits' has 10"):
         dealt(Config(), many)
     few = read_counts(write(tmp_path / "b.json", "[[1, 0], [100000, 100000]]"))
-    with pytest.raises(RequestError, match="leaves client 0 with none"):
+    with pytest.raises(RequestError, match="leaves client 0 without samples"):
         dealt(Config(), few)
 
 
@@ -129,7 +129,7 @@ def test_no_sample_is_in_two_parts() -> None:
 
 def test_clients_without_samples_to_spare_are_refused() -> None:
     federation = data_of(Config(data={"clients": 700, "partition": "iid"}))
-    with pytest.raises(RequestError, match="clients have 2 training samples at most"):
+    with pytest.raises(RequestError, match="clients have at most 2 training samples"):
         parts_of(federation, 0)
 
 

@@ -108,7 +108,7 @@ def test_a_candidate_that_cannot_be_run_is_named(federation: Federation) -> None
     course = there.hold()
     assert list(course.refused) == ["fedavg-data-sharing"]
     nobody = Tournament(CONFIG, federation, chosen(["fedavg-data-sharing"]), Budget(200, None), Stop())
-    with pytest.raises(RequestError, match=r"no candidate can be run with this config. fedavg-data-sharing: "):
+    with pytest.raises(RequestError, match=r"no candidate can run with this config. fedavg-data-sharing: "):
         nobody.hold()
 
 

@@ -19,5 +19,5 @@ def test_class_counts_leave_with_class_sums_and_what_else_is_of_classes() -> Non
 
 def test_the_rules_of_a_method_say_whether_class_counts_leave(torso: Torso) -> None:
     said = {name: json.loads(torso("methods", "show", name, "--json").out) for name in ("fedncm", "fedrod-hyper")}
-    assert said["fedncm"]["class counts"] == "leave with the class sums, once, before the first round"
+    assert said["fedncm"]["class counts"] == "are sent with the class sums, once, before the first round"
     assert said["fedrod-hyper"]["class counts"] == "stay with the client"

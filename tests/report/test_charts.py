@@ -184,7 +184,7 @@ def test_analyses_of_another_shape_are_named_not_drawn(tmp_path: Path, broken: o
     comparison = compare_folders([tmp_path])
     page = build_page(comparison)
     for key in all_analyses():
-        assert f"fedavg: {key} in analyses.json is not of the expected shape" in page, key
+        assert f"fedavg: {key} in analyses.json does not have the expected shape" in page, key
 
 
 def test_clients_heard_is_drawn_where_some_were_missing(tmp_path: Path, full: Comparison) -> None:

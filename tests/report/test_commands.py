@@ -68,7 +68,7 @@ def test_plot_writes_one_chart(said) -> None:  # type: ignore[no-untyped-def]
 def test_wrong_requests_exit_2_with_one_message(said, words: tuple[str, ...], message: str) -> None:  # type: ignore[no-untyped-def]
     if words == ("report", "."):
         Path("empty").mkdir()
-        words, message = ("report", "empty"), "is not a run folder and holds none"
+        words, message = ("report", "empty"), "is not a run folder and contains none"
     status, out, err = said(*words)
     assert (status, out) == (2, "")
     assert message in " ".join(err.split())
@@ -97,7 +97,7 @@ def test_compare_marks_what_failed_is_unfinished_or_of_other_data(said) -> None:
     assert "(1 of 1 failed)" in out
     assert "(1 of 1 not finished)" in out
     assert "not tested" in out.partition("against")[2].partition("fedprox")[2].partition("fedrep")[0]
-    assert "did not meet the same clients" in " ".join(out.split())
+    assert "did not have the same clients" in " ".join(out.split())
 
 
 def test_watch_serves_until_it_is_interrupted(tmp_path: Path) -> None:

@@ -307,18 +307,18 @@ def test_plot_writes_what_the_ending_says_and_refuses_the_rest(tmp_path: Path, f
         ("round", "no.svg", None, {}, "did you mean 'rounds'"),
         ("rounds", "no.gif", None, {}, r"Accepted: .pdf, .svg, .eps, .ps, .png"),
         ("tsne", "no.svg", None, {}, "Choose one with --of: fedavg, fedbabu, fedper, fedprox"),
-        ("tsne", "no.svg", "fed", {}, "there is no such tsne chart"),
+        ("tsne", "no.svg", "fed", {}, "no tsne chart has this name"),
         ("rounds", "deep", None, {}, "no ending"),
-        ("rounds", "no.svg", None, {"width": 0}, r"--width 0: give inches above 0"),
-        ("rounds", "no.svg", None, {"height": float("nan")}, r"--height nan: give inches"),
-        ("rounds", "no.svg", None, {"width": 0.6}, r"no room for this chart.*usual: 5 × 3.12"),
+        ("rounds", "no.svg", None, {"width": 0}, r"--width 0 is out of range. Accepted: inches above 0"),
+        ("rounds", "no.svg", None, {"height": float("nan")}, r"--height nan is out of range"),
+        ("rounds", "no.svg", None, {"width": 0.6}, r"no room for the chart.*default: 5 × 3.12"),
         ("rounds", "no.png", None, {"dpi": 5000}, r"--dpi 5000: .* 10 to 4000 dots"),
     ):
         with pytest.raises(RequestError, match=said):
             write_plot([full_runs], kind, tmp_path / out, of, **sizes)  # type: ignore[arg-type]
     assert not [*tmp_path.glob("no.*")]
     bare = write_run(tmp_path / "bare" / "a")
-    with pytest.raises(RequestError, match="hold nothing for it"):
+    with pytest.raises(RequestError, match="have no data for it"):
         write_plot([bare], "tsne", tmp_path / "no.svg")
 
 

@@ -166,7 +166,7 @@ def test_small_and_lopsided_clients_train(tmp_path: Path, names: tuple[str, ...]
         (("nothing",), "'nothing' does not exist. Expected: a folder of images"),
         (("notes.txt",), "'notes.txt' is a file of no known format"),
         (("empty",), "holds no images"),
-        (("t.csv",), "needs data.csv.names. Say which has the classes: --label COLUMN"),
+        (("t.csv",), "needs data.csv.names. Name the column of the classes: --label COLUMN"),
         (("t.csv", "--label", "stat"), "did you mean 'state'?"),
         (("t.csv", "--label", "state", "--out", "notes.txt"), "--out 'notes.txt' is a file"),
         (("t.csv", "--label", "state", "--set", "data.siz=3"), "data.siz"),

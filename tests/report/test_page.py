@@ -100,7 +100,7 @@ def test_other_data_are_shown_side_by_side_and_not_tested(tmp_path: Path) -> Non
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", "fedbabu", sets=["data.shards=4"])
     page = build_page(compare_folders([tmp_path]))
-    assert "did not meet the same clients" in page
+    assert "did not have the same clients" in page
     assert "not tested" in page
     assert 'data-kind="difference"' not in page
 

@@ -24,7 +24,7 @@ def test_privacy_spent_is_drawn_of_private_runs_alone(tmp_path: Path, full: Comp
 @pytest.mark.parametrize(
     ("private", "cell", "said"),
     [
-        (PRIVATE, "0.4", "ε = 0.4 at δ = 0.01 for a client among 50, each with chance 0.2 in a round; noise 1.5"),
+        (PRIVATE, "0.4", "ε = 0.4 at δ = 0.01 for a client among 50, each with probability 0.2 in a round; noise 1.5"),
         ({**PRIVATE, "epsilon": None, "noise": 0.0}, "∞", "ε = ∞ at δ = 0.01"),
         ({**PRIVATE, "sampling": "fixed", "adaptive": True}, "0.4", "a fixed share of 0.2 in a round"),
         ({"epsilon": "8"}, "–", ""),

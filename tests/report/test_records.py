@@ -46,13 +46,13 @@ def test_bands_are_the_middle_half_or_else_one_std() -> None:
         (
             "history.jsonl",
             '{"round": 4, "accuracy": {"initial": {"mean": 320, "n": 2}}}\n',
-            "accuracies that are no percentages",
+            "accuracies that are not percentages",
         ),
         ("config.toml", None, "there is no config.toml"),
         ("config.toml", "[[[", "config.toml cannot be read"),
         ("result.json", None, "unfinished"),
         ("result.json", "{", "result.json cannot be read"),
-        ("result.json", "[]", "result.json holds no table"),
+        ("result.json", "[]", "result.json is not a JSON object"),
         ("analyses.json", '{"tsne": ', "analyses.json cannot be read"),
     ],
 )
@@ -72,8 +72,8 @@ def test_a_measure_of_nobody_is_named_and_left_out(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", accuracy={"initial": [50.0, 60.0], "ood_after": [None, None]})
     run = read(folder)
     assert set(run.accuracy) == {"initial"}
-    assert run.problems == ("ood_after: no client has data to measure it on",)
-    assert "ood_after: no client has data to measure it on" in build_page(compare_folders([folder]))
+    assert run.problems == ("ood_after: no client has samples to measure it on",)
+    assert "ood_after: no client has samples to measure it on" in build_page(compare_folders([folder]))
 
 
 def test_strange_numbers_are_not_taken(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     for name, said in (
-        ("empty", "is not a run folder and holds none"),
+        ("empty", "is not a run folder and contains none"),
         ("file", "is a file"),
         ("gone", "does not exist"),
     ):

@@ -283,7 +283,7 @@ def test_requests_that_are_wrong_write_nothing(torso: Torso, folder: Path) -> No
         "--clients '3,x' is no list of clients. Accepted: all, or numbers from 0 to 9" in refused("--clients=3,x").err
     )
     assert "client = 10 does not exist. Accepted: 0 to 9" in refused("--generic", "--client", "10").err
-    assert "--epochs 2 is of a new client" in refused("--epochs", "2").err
+    assert "--epochs 2 is only for a new client" in refused("--epochs", "2").err
     np.savez("wrong.npz", pictures=np.zeros((1, 8, 8), np.uint8))
     assert "wrong.npz has no images, labels (it has pictures)" in refused("--new", "wrong.npz").err
     assert "'.' is a folder. torso personalize RUN --data . takes" in refused("--new", ".").err

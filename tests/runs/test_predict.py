@@ -86,7 +86,7 @@ def test_a_folder_of_images(torso: Torso, model: Path, tmp_path: Path) -> None:
     ]
     assert all(line.count("%") == 2 for line in lines[:7])
     assert lines[7].endswith("%)")
-    assert "of 7 answers are the class that the data name" in lines[7]
+    assert "of 7 answers match the labels of the data" in lines[7]
     for remark in (
         "1 of 7 images was resized to 8×8 (from 40×30; the proportions changed)",
         "1 of 7 images was converted from colour to grey",
@@ -102,7 +102,7 @@ def test_folders_of_several_clients(torso: Torso, model: Path, tmp_path: Path) -
         write_images(tmp_path / "data" / clinic, ("three", "seven"), each=2)
     said = torso("predict", str(model), "--data", "data")
     assert said.status == 0, said.err
-    assert "of 8 answers are the class that the data name" in said.out
+    assert "of 8 answers match the labels of the data" in said.out
     assert "the folders around them are none of the model: north clinic, Юг" in said.err
 
 

@@ -1,1 +1,2 @@
-"""Which method for these data? A short tournament on validation data, and a judgement on samples that it never saw."""
+"""`torso advise`: which method suits some data. Methods compete on held-out training samples within a budget; the best
+are compared again on samples that were not used before."""

@@ -1,4 +1,4 @@
-"""From a request to an answer."""
+"""`advise`: hold the tournament for a config and return the answer."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from torso.runs.events import Stop
 from torso.runs.job import data_of
 
 OWN = ("method", "train.lr", "personalize.lr", "personalize.epochs", "personalize.sweep", "data.validation", "measure")
-"""Keys that the tournament sets itself."""
+"""Config keys that the tournament sets itself, so the user may not."""
 
 
 def check_sets(sets: Sequence[str]) -> None:
-    """Refuse keys that are what is asked for."""
+    """Refuse keys that the tournament chooses itself."""
     for said in sets:
         key = said.partition("=")[0].strip()
         if any(key == own or key.startswith(f"{own}.") for own in OWN):
             raise RequestError(
-                f"--set {said!r}: torso advise chooses {key} itself. Accepted: other keys, such as train.rounds; which "
-                "methods compete: --methods A,B"
+                f"--set {said!r}: torso advise chooses {key} itself. Accepted: other keys, such as train.rounds. To "
+                "name the methods that compete: --methods A,B"
             )
 
 
@@ -40,9 +40,10 @@ def advise(
     stop: Stop | None = None,
     told: Callable[[str], None] = lambda text: None,
 ) -> Answer:
-    """Hold a tournament on the config's clients, or on those of `federation`, within rounds of FedAvg or minutes.
+    """Hold a tournament on the config's clients, or on those of `federation`, and return its answer.
 
-    With rounds the answer is the same again; with minutes it depends on the speed of the machine."""
+    The budget is in rounds of FedAvg or in minutes. With rounds, the answer is reproducible; with minutes, it depends
+    on the speed of the machine. `told` gets a line of progress from time to time."""
     candidates, budget = chosen(methods), Budget(rounds, minutes)
     config = config.model_copy(update={"data": config.data.model_copy(update={"validation": 0.0})})
     federation = federation or data_of(config)

@@ -1,4 +1,4 @@
-"""The answer: which method, with which rates, how much it gains, and what the tournament saw."""
+"""The answer of `torso advise`: the method, its learning rates, its gain, and the table of the tournament."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ STAGES = ("one part", "two parts", "three parts")
 
 @dataclass(frozen=True)
 class Answer:
-    """What `torso advise` says."""
+    """The answer of `torso advise`."""
 
     course: Course
     traits: Traits
-    asked: Config  # of the user
-    share: float  # of the training samples, in each part
-    cost: Mapping[str, float]
+    asked: Config  # the user's config
+    share: float  # of the training samples that each part has
+    cost: Mapping[str, float]  # "rounds" of FedAvg and "seconds" that the tournament took
 
     @cached_property
     def _guessed(self) -> tuple[Outcome | None, Gain | None]:
@@ -36,78 +36,82 @@ class Answer:
 
     @property
     def best(self) -> Outcome | None:
-        """The best beside FedAvg; None where all others failed."""
+        """The best method other than FedAvg; None if all others failed."""
         return self._guessed[0]
 
     @property
     def over_fedavg(self) -> Gain | None:
-        """The gain of the best over FedAvg with fine-tuning, shrunk."""
+        """The shrunk gain of `best` over FedAvg with fine-tuning."""
         return self._guessed[1]
 
     @property
     def guess(self) -> Outcome:
-        """Whom to take if one has to be taken: the best, or FedAvg where nothing looks better."""
+        """The method with the best chances: `best`, or FedAvg if no other looks better. It may not be clearly
+        better."""
         best, over = self._guessed
         return best if best is not None and over is not None and over.mean > 0 else self.course.fedavg
 
     @property
     def method(self) -> Outcome:
-        """What is advised: the best guess where it is clearly better than FedAvg."""
+        """The method that is advised: the best guess if it is clearly better than FedAvg, else FedAvg."""
         return self.guess if self.over_fedavg is not None and self.over_fedavg.clear else self.course.fedavg
 
     @property
     def stay(self) -> bool:
-        """Whether nothing is clearly better than FedAvg with fine-tuning."""
+        """Whether the advice is FedAvg, because nothing is clearly better than FedAvg with fine-tuning."""
         return self.method.arm.candidate is FEDAVG
 
     @property
     def over_alone(self) -> Gain | None:
-        """The gain of what is advised over training alone; None where that was not run."""
+        """The gain of the advised method over training alone; None if training alone was not run."""
         alone = self.course.alone
         return None if alone is None else gain(self.method.scores, alone.scores, USUAL)
 
     @property
     def config(self) -> Config:
-        """Of what is advised."""
+        """The user's config with the advised method and its rates."""
         return config_for(self.asked, self.method)
 
     def headline(self) -> str:
+        """The advice in one line."""
         return f"Advice: {STAY}." if self.stay else f"Advice: {self.method.arm.name}."
 
     def lines(self) -> list[str]:
+        """The answer in lines, as the terminal shows it below the table."""
         said = [*self.traits.lines(), "", self.headline(), f"  rates: {_listed(self.method)}"]
         if self.best is None:
             said.append("  every other method failed")
         elif not self.stay:
-            said.append(f"  over FedAvg with fine-tuning: {self.over_fedavg}")
+            said.append(f"  gain over FedAvg with fine-tuning: {self.over_fedavg}")
         elif self.guess is self.best:
             said.append(f"  best guess: {self.best.arm.name}, with {_listed(self.best)}")
-            said.append(f"  its gain over FedAvg with fine-tuning: {self.over_fedavg}: not clearly better")
+            said.append(f"  its gain over FedAvg with fine-tuning: {self.over_fedavg}, which is not clear")
         else:
-            said.append(f"  the best of the others is {self.best.arm.name}: {self.over_fedavg}")
+            said.append(f"  the best of the others is {self.best.arm.name}; its gain over FedAvg: {self.over_fedavg}")
         if self.over_alone is not None:
             high = self.over_alone.high
-            better = ": training alone looks better here" if high is not None and high < 0 else ""
-            said.append(f"  {self.method.arm.name} over training alone: {self.over_alone}{better}")
+            better = ". Training alone looks better here" if high is not None and high < 0 else ""
+            said.append(f"  gain of {self.method.arm.name} over training alone: {self.over_alone}{better}")
         return [*said, *self._how()]
 
     def _how(self) -> list[str]:
+        """How the gains were measured, what it cost, and which candidates did not take part."""
         course, planned = self.course, self.asked.train.rounds
         seeds = counted(len(course.rungs), "seed")
-        far = "" if course.rounds >= planned else f" You plan {planned} rounds, so this is an early look."
+        early = "" if course.rounds >= planned else f" You plan {planned} rounds, so this is an early estimate."
         said = [
-            f"  accuracy of the clients' own models after {counted(course.rounds, 'round')}, at {seeds}, each on "
-            f"another {100 * self.share:.0f} % of the training samples; gains are paired by client and drawn towards "
-            f"zero; {100 * SURE:.0f} % intervals.{far}",
+            f"  Measured: accuracy of the clients' own models after {counted(course.rounds, 'round')}, with {seeds}, "
+            f"each on another {100 * self.share:.0f} % of the training samples. Gains are paired by client and shrunk "
+            f"towards zero. Intervals: {100 * SURE:.0f} %.{early}",
             f"  cost: {self.cost['rounds']:.0f} rounds of FedAvg, {duration(self.cost['seconds'])}",
         ]
         if course.dropped:
-            said.append(f"  no room in the budget for: {', '.join(course.dropped)}")
-        said += [f"  cannot be run here: {name}: {why}" for name, why in course.refused.items()]
+            said.append(f"  not tried, because the budget was too small: {', '.join(course.dropped)}")
+        said += [f"  cannot run with this config: {name}: {why}" for name, why in course.refused.items()]
         return said
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each arm, the best first: those on three parts, on two, on one."""
+        """A row for each arm, in the order of how far it came: those on three parts first, and the best first."""
         course = self.course
         rows: list[dict[str, Any]] = []
         for number, outcomes in reversed(list(enumerate(course.rungs))):
@@ -120,6 +124,7 @@ class Answer:
         return rows
 
     def as_json(self) -> dict[str, Any]:
+        """The answer for programs."""
         course = self.course
         return {
             "advice": self.method.arm.name,
@@ -146,19 +151,22 @@ class Answer:
         }
 
     def as_toml(self, guess: bool = False) -> str:
-        """A config for `torso run`: of what is advised, or of the best guess."""
+        """The text of a config for `torso run`, with the advised method or with the best guess."""
         said = f"Best guess: {self.guess.arm.name}." if guess else self.headline()
         method = self.guess if guess else self.method
-        over = self.over_fedavg if method is self.best else None
         head = f"# Made by `torso advise`. {said} Train it: torso run FILE.toml\n"
-        head += "" if over is None else f"# Over FedAvg with fine-tuning: {over}\n"
+        if method is self.best and self.over_fedavg is not None:
+            head += f"# Gain over FedAvg with fine-tuning: {self.over_fedavg}\n"
         return f"{head}\n{config_for(self.asked, method).as_toml()}"
 
 
 def rates_of(method: Outcome) -> dict[str, float]:
+    """The learning rates of an outcome, and its epochs of fine-tuning, by config key."""
     tuning = method.tuning
     found: dict[str, float] = {"train.lr": method.arm.rate}
-    return found | ({"personalize.lr": tuning.lr, "personalize.epochs": tuning.epochs} if tuning.epochs else {})
+    if tuning.epochs:
+        found |= {"personalize.lr": tuning.lr, "personalize.epochs": tuning.epochs}
+    return found
 
 
 def config_for(config: Config, method: Outcome) -> Config:
@@ -175,7 +183,7 @@ def _listed(method: Outcome) -> str:
 
 
 def _row(stage: str, rounds: int, one: Outcome, over: float | None) -> dict[str, Any]:
-    """One arm; `over`: its gain over FedAvg there, None where it failed."""
+    """The row of one arm. `over`: its gain over FedAvg in this stage; None if it failed."""
     ok = over is not None
     return {
         "stage": stage,
@@ -185,20 +193,20 @@ def _row(stage: str, rounds: int, one: Outcome, over: float | None) -> dict[str,
         "fine_tuning_lr": one.tuning.lr if ok else None,
         "fine_tuning_epochs": one.tuning.epochs if ok else None,
         "accuracy": round(one.mean, 2) if ok else None,
-        "to_fedavg": None if over is None else round(over, 2) + 0.0,  # no −0
+        "to_fedavg": None if over is None else round(over, 2) + 0.0,  # + 0.0: never −0
         "clients": len(set().union(*one.scores)),
         "status": one.status,
     }
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows as a terminal shows them."""
+    """The rows with the columns that a terminal shows."""
     shown = ("stage", "method", "lr", "fine_tuning", "accuracy", "to_fedavg")
     each = [{**row, "fine_tuning": _tuning(row)} for row in rows]
     return [{name: "" if row[name] is None else row[name] for name in shown} for row in each]
 
 
 def _tuning(row: Mapping[str, Any]) -> str:
-    """Epochs × rate."""
+    """Fine-tuning as epochs × rate; "" if there is none."""
     epochs = row["fine_tuning_epochs"]
     return f"{epochs} × {row['fine_tuning_lr']:g}" if epochs else ""

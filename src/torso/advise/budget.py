@@ -1,4 +1,4 @@
-"""What a tournament may cost: rounds of FedAvg, or minutes, which are turned into rounds by the pace so far."""
+"""The budget of a tournament: rounds of FedAvg, or minutes, which are converted to rounds by the pace so far."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from torso.runs.events import Stop
 
-SURE = 0.85  # of the time that is left is planned with: paces vary
+SURE = 0.85  # share of the remaining time that is planned with, because the pace varies
 
 
 class Until(Stop):
-    """Asks runs to end when the user does, or at a time. `at`: seconds of the clock; None: whenever they are done."""
+    """Asks runs to stop when the user does, or at the time `at` (seconds of the clock; None: no time limit)."""
 
     def __init__(self, user: Stop, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Until(Stop):
 
 
 class Budget:
-    """So many rounds in all, or so many minutes."""
+    """A total of rounds of FedAvg, or of minutes; one of the two is None."""
 
     def __init__(
         self, rounds: float | None, minutes: float | None, clock: Callable[[], float] = time.monotonic
@@ -32,24 +32,25 @@ class Budget:
         self.rounds, self.minutes, self.clock = rounds, minutes, clock
         self.began = clock()
         self.spent = 0.0  # rounds of FedAvg
-        self.pace: float | None = None  # seconds of a round, as last seen
+        self.pace: float | None = None  # seconds a round, as last measured
 
     @property
     def timed(self) -> bool:
+        """Whether the budget is in minutes."""
         return self.rounds is None
 
     @property
     def seconds(self) -> float:
-        """That have passed."""
+        """Seconds since the budget was made."""
         return self.clock() - self.began
 
     @property
     def ends(self) -> float | None:
-        """On the clock; None where time does not count."""
+        """The time of the clock at which the budget ends; None if it is in rounds."""
         return None if self.minutes is None else self.began + 60 * self.minutes
 
     def left(self) -> float:
-        """Rounds of FedAvg that can still be paid for."""
+        """The remaining budget in rounds of FedAvg."""
         if self.rounds is not None:
             return self.rounds - self.spent
         assert self.minutes is not None
@@ -57,7 +58,7 @@ class Budget:
         return max(SURE * (60 * self.minutes - self.seconds) / self.pace, 0.0)
 
     def pay(self, rounds: float, seconds: float) -> None:
-        """So many rounds were played in so many seconds."""
+        """Count the cost of runs, in rounds of FedAvg, and the pace at which they ran."""
         self.spent += rounds
         if rounds > 0:
             self.pace = max(seconds / rounds, 1e-9)

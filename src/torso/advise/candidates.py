@@ -1,4 +1,4 @@
-"""Who competes: methods, and the rates that each of them tries."""
+"""The candidates: methods that compete, and the learning rates that each of them tries."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from torso.errors import RequestError
 from torso.methods import methods
 
 FILE = Path(__file__).with_name("candidates.toml")
-RATES = (0.03, 0.1, 0.3)  # of FedAvg; beyond an end that is best, the next one is tried
+RATES = (0.03, 0.1, 0.3)  # learning rates of FedAvg; if the best is at an end, the next one beyond is tried
+# the grid of learning rates, two per decade
 EVERY_RATE = (0.0003, 0.001, 0.003, 0.01, *RATES, 1.0, 3.0)
 
 
 class Candidate(BaseModel):
-    """A method as KEY=VALUE. `factors`: its rates, as multiples of FedAvg's best; `rates`: themselves."""
+    """A method that may compete, with the learning rates that it tries."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    sets: tuple[str, ...]
-    factors: tuple[float, ...] = ()
-    rates: tuple[float, ...] = ()
-    why: str = ""
+    sets: tuple[str, ...]  # KEY=VALUE of the config
+    factors: tuple[float, ...] = ()  # rates as multiples of FedAvg's best rate
+    rates: tuple[float, ...] = ()  # rates themselves
+    why: str = ""  # why it is a candidate
 
     def rates_beside(self, fedavg: float) -> tuple[float, ...]:
-        """The rates to try where FedAvg's best is known."""
+        """The rates to try, given FedAvg's best rate."""
         return tuple(dict.fromkeys((*self.rates, *(near(fedavg * factor) for factor in self.factors))))
 
 
@@ -39,12 +40,12 @@ ALONE = Candidate(name="local-only", sets=("method.name=local-only",), factors=(
 
 @cache
 def usual() -> tuple[Candidate, ...]:
-    """Those of candidates.toml, the most promising first."""
+    """The default candidates (candidates.toml), the most promising first."""
     return tuple(Candidate(**entry) for entry in read_toml(FILE)["candidates"])
 
 
 def chosen(names: Sequence[str]) -> tuple[Candidate, ...]:
-    """Those that are named, or the usual ones; raises RequestError where a name is unknown."""
+    """The named candidates, or the default ones; raises RequestError for an unknown name."""
     known = {candidate.name: candidate for candidate in usual()}
     found = []
     for name in dict.fromkeys(names):
@@ -54,18 +55,19 @@ def chosen(names: Sequence[str]) -> tuple[Candidate, ...]:
     others = tuple(one for one in found if one.name not in (FEDAVG.name, ALONE.name))
     if names and not others:
         raise RequestError(
-            f"--methods {','.join(names)}: fedavg and local-only take part anyway. Accepted: other methods, or nothing"
+            f"--methods {','.join(names)}: fedavg and local-only always take part. Accepted: other methods"
         )
     return others or usual()
 
 
 def near(rate: float) -> float:
-    """The nearest rate of the grid, which has two per decade."""
+    """The nearest rate of the grid."""
     return min(EVERY_RATE, key=lambda known: abs(known / rate - 1))
 
 
 def beyond(tried: Sequence[float], best: float) -> float | None:
-    """The next rate where the best one is an end of those tried; None where it is not, or nothing is beyond."""
+    """The next rate of the grid beyond the best one, if the best is the smallest or largest of those tried; else
+    None."""
     place = EVERY_RATE.index(best)
     if best == min(tried) and place > 0:
         return EVERY_RATE[place - 1]
@@ -75,8 +77,8 @@ def beyond(tried: Sequence[float], best: float) -> float | None:
 
 
 def beside(tried: Sequence[float], best: float) -> float | None:
-    """A rate next to the best one that has not been tried: beyond an end first, then between; None where there is
-    none."""
+    """A rate next to the best one that has not been tried: first one beyond an end, then one in between; None if there
+    is none."""
     place = EVERY_RATE.index(best)
     near_by = [beyond(tried, best), *EVERY_RATE[max(place - 1, 0) : place + 2]]
     return next((rate for rate in near_by if rate is not None and rate not in tried), None)

@@ -1,8 +1,8 @@
-"""The choice rule, as pure functions of accuracies by client.
+"""The rule that chooses a method, as pure functions of accuracies by client.
 
-Arms are compared on parts of the training samples; each part that an arm survives adds to what is known of it. The best
-of several looks better than it is, so gains over FedAvg are shrunk towards zero, the more the less they are known. The
-largest shrunk gain is the best guess. It is advised where it is clear: its whole interval is above zero.
+Arms are compared on parts of the training samples. An arm that goes on to the next part has scores on one part more.
+The best of several arms looks better than it is. So gains over FedAvg are shrunk towards zero: the less certain a gain,
+the more. The largest shrunk gain is the best guess. It is advised if it is clear: if its whole interval is above zero.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 from torso.advise.candidates import FEDAVG, Candidate
 from torso.report.statistics import student_quantile
 
-SURE = 0.8  # level of intervals: where all of it is above zero, the gain is so with 90 %
-USUAL = (
-    3.0  # points: root mean square of how far the first candidates are from FedAvg (tests/advise/test_candidates.py)
-)
+SURE = 0.8  # level of the intervals: if one is above zero, the gain is positive with 90 %
+USUAL = 3.0
+"""The prior scale τ of a gain in points: the root mean square of the first candidates' gains over FedAvg
+(tests/advise/test_candidates.py)."""
 
 Scores = Mapping[int, float]
-"""Client → accuracy of its own model in %, of clients that could be measured."""
+"""Client → accuracy of its own model in %; clients without samples to measure on are left out."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a client's own model is fine-tuned: personalize.lr and personalize.epochs; no epochs: it is not."""
+    """Fine-tuning of a client's own model: personalize.lr and personalize.epochs. 0 epochs: no fine-tuning."""
 
     lr: float = 0.0
     epochs: int = 0
@@ -47,22 +47,23 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an arm has reached after this fine-tuning on each part so far; no scores where it failed."""
+    """The scores of an arm with this fine-tuning on each part so far; none if it failed."""
 
     arm: Arm
     tuning: Tuning
-    scores: tuple[Scores, ...]  # by part; empty where it was not measured there
+    scores: tuple[Scores, ...]  # by part; an empty dict for a part on which it was not measured
     status: str = "ok"
 
     @property
     def mean(self) -> float:
+        """The mean accuracy over clients, then over parts; −∞ if there are no scores."""
         found = [fmean(some.values()) for some in self.scores if some]
         return fmean(found) if found else -math.inf
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A paired difference in percentage points, with its interval; one client gives none."""
+    """A paired difference in percentage points with its interval. A single client gives no interval."""
 
     mean: float
     low: float | None
@@ -85,19 +86,21 @@ class Gain:
 
 
 def gain(ours: Sequence[Scores], theirs: Sequence[Scores], usual: float = math.inf) -> Gain | None:
-    """Ours minus theirs, one entry a part: by client, averaged over the parts on which both were measured.
+    """The gain of `ours` over `theirs`, both given by part: by client, averaged over the parts on which both were
+    measured. None if they share no client.
 
-    The variance of the mean is that over clients; where there are several parts, each at a seed of its own, the
-    variance of their mean is added, because what happens to all clients at a seed does not show between clients. With
-    `usual` = τ, a gain is normal around 0 with τ before anything is seen: what was seen is shrunk by
-    τ² / (τ² + variance), and so is its variance. The interval is Student's."""
+    The variance of the mean is that over clients. With several parts, each at its own seed, the variance between parts
+    is added, because an effect of the seed on all clients does not show between clients. `usual` = τ: the prior of a
+    gain is normal with mean 0 and standard deviation τ, so the mean and its variance are multiplied by τ² / (τ² +
+    variance). The interval is Student's."""
     apart: dict[int, list[float]] = {}
     by_part: list[float] = []
-    for mine, other in zip(ours, theirs, strict=False):  # what failed has none
+    for mine, other in zip(ours, theirs, strict=False):  # an arm that failed has fewer parts
         shared = sorted(mine.keys() & other.keys())
         for client in shared:
             apart.setdefault(client, []).append(mine[client] - other[client])
-        by_part += [fmean(mine[client] - other[client] for client in shared)] if shared else []
+        if shared:
+            by_part.append(fmean(mine[client] - other[client] for client in shared))
     if not apart:
         return None
     each = [fmean(values) for values in apart.values()]
@@ -111,18 +114,19 @@ def gain(ours: Sequence[Scores], theirs: Sequence[Scores], usual: float = math.i
 
 
 NextTo = Callable[[Sequence[float], float], float | None]
-"""(rates that were tried, the best of them) → one next to it that was not; `candidates.beside`."""
+"""(rates that were tried, the best of them) → a rate next to the best that was not tried, or None:
+`candidates.beside`."""
 
 
 def reference(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """FedAvg with the rate and the fine-tuning that are best for it; None where it failed throughout."""
+    """FedAvg's best outcome, over its rates and fine-tunings; None if all its runs failed."""
     found = [one for one in outcomes if one.arm.candidate is FEDAVG and any(one.scores)]
     return max(found, key=lambda one: one.mean) if found else None
 
 
 def ranked(outcomes: Sequence[Outcome], to: Outcome) -> list[tuple[Outcome, float]]:
-    """The best outcome of each arm with its mean gain over `to`, paired by client, the best first. Arms that failed are
-    left out; of equals the first stays."""
+    """(best outcome, its mean gain over `to`) of each arm, the best arm first. Gains are paired by client. Arms that
+    failed are left out; of equal outcomes the first is taken."""
     best: dict[Arm, tuple[Outcome, float]] = {}
     for one in outcomes:
         over = gain(one.scores, to.scores)
@@ -134,8 +138,8 @@ def ranked(outcomes: Sequence[Outcome], to: Outcome) -> list[tuple[Outcome, floa
 def further(
     order: Sequence[tuple[Outcome, float]], tried: Sequence[Arm], next_to: NextTo, among: int = 3
 ) -> Arm | None:
-    """A rate next to the best one of the best method that has such a rate left, of the `among` best methods. Methods
-    that were tried at one rate are left as they are."""
+    """The next arm to try: of the `among` best methods, the first that has an untried rate next to its best one.
+    Methods that have tried only one rate do not count. None: no method has such a rate."""
     best = {one.arm.name: one.arm for one, _ in reversed(order)}
     for name in list(dict.fromkeys(one.arm.name for one, _ in order))[:among]:
         rates = [arm.rate for arm in tried if arm.name == name]
@@ -145,28 +149,34 @@ def further(
 
 
 def promoted(outcomes: Sequence[Outcome], fedavg: int, others: int, each: int = 2) -> list[Outcome]:
-    """Who goes on to the next part: so many arms of FedAvg, and so many others, at most `each` rates of a method."""
+    """The outcomes that go on to the next part: `fedavg` arms of FedAvg and `others` of other methods, with at most
+    `each` arms of a method."""
     best = reference(outcomes)
     assert best is not None
     taken: list[Outcome] = []
     for one, _ in ranked(outcomes, best):
-        own = [other for other in taken if other.arm.candidate is FEDAVG]
-        full = len(own) == fedavg if one.arm.candidate is FEDAVG else len(taken) - len(own) == others
-        if not full and sum(other.arm.name == one.arm.name for other in taken) < each:
+        taken_fedavg = sum(other.arm.candidate is FEDAVG for other in taken)
+        taken_others = len(taken) - taken_fedavg
+        full = taken_fedavg == fedavg if one.arm.candidate is FEDAVG else taken_others == others
+        same_method = sum(other.arm.name == one.arm.name for other in taken)
+        if not full and same_method < each:
             taken.append(one)
     return taken
 
 
 def joined(before: Sequence[Outcome], found: Sequence[Outcome]) -> list[Outcome]:
-    """Those that went on, with their scores on the next part; what failed there is left out."""
-    there = {(one.arm, one.tuning): one.scores for one in found if any(one.scores)}
+    """The outcomes that went on, with their scores on the next part added. Those that failed there are left out."""
+    next_scores = {(one.arm, one.tuning): one.scores for one in found if any(one.scores)}
     return [
-        replace(one, scores=(*one.scores, *there[key])) for one in before if (key := (one.arm, one.tuning)) in there
+        replace(one, scores=(*one.scores, *next_scores[one.arm, one.tuning]))
+        for one in before
+        if (one.arm, one.tuning) in next_scores
     ]
 
 
 def best_guess(fedavg: Outcome, others: Sequence[Outcome]) -> tuple[Outcome | None, Gain | None]:
-    """Whose gain over FedAvg is the largest after it has been shrunk, and that gain."""
+    """The outcome with the largest shrunk gain over FedAvg, and this gain; (None, None) if there is no other
+    outcome."""
     gains = [(one, gain(one.scores, fedavg.scores, USUAL)) for one in others]
     known = [(one, over) for one, over in gains if over is not None]
     return max(known, key=lambda pair: pair[1].mean) if known else (None, None)

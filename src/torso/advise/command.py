@@ -31,36 +31,40 @@ def add_to(app: typer.Typer) -> None:
 
 def advise(
     what: Annotated[
-        list[str] | None, typer.Argument(metavar="CONFIG.toml", help="A config; its data and network count.")
+        list[str] | None,
+        typer.Argument(metavar="CONFIG.toml", help="A config: its data, network and training are used."),
     ] = None,
     data: Annotated[
-        str, typer.Option(metavar="PATH | SOURCE", help="Your data (as `torso data look` takes), or a data source.")
+        str,
+        typer.Option(metavar="PATH | SOURCE", help="Your data (a path, as for `torso data look`), or a data source."),
     ] = "",
     counts: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Class counts, clients × classes, .csv or .json; no samples."),
+        typer.Option(metavar="FILE", help="Instead of data: class counts, clients × classes, as .csv or .json."),
     ] = None,
     stand_in: Annotated[
-        str, typer.Option(metavar="SOURCE", help="With --counts: hold the tournament on these data, dealt so.")
+        str, typer.Option(metavar="SOURCE", help="With --counts: run on this data source, dealt with your counts.")
     ] = "",
-    minutes: Annotated[float | None, typer.Option(help="Budget; default: 10.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Budget in minutes; default: 10.")] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Budget in rounds of FedAvg instead: gives the same answer again.")
+        int | None, typer.Option(help="Budget in rounds of FedAvg instead; then the answer is reproducible.")
     ] = None,
-    methods: Annotated[str, typer.Option(metavar="A,B", help="Who competes beside FedAvg and training alone.")] = "",
+    methods: Annotated[
+        str, typer.Option(metavar="A,B", help="Methods that compete with FedAvg and training alone; default: a list.")
+    ] = "",
     sets: Sets = [],  # noqa: B006  typer copies it
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.toml", help="Write a config for `torso run` with what is advised.")
+        Path | None, typer.Option(metavar="FILE.toml", help="Write a config for `torso run` with the advised method.")
     ] = None,
     guess: Annotated[
-        bool, typer.Option("--guess", help="With --out: write the best guess, also where it is not clearly better.")
+        bool, typer.Option("--guess", help="With --out: write the best guess, even if it is not clearly better.")
     ] = False,
     plugin: Plugins = [],  # noqa: B006
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Say which method suits your data. Methods compete on held-out training samples within a budget; the best one
-    is judged on others. Test data are not used.
+    """Find the method that suits your data. Methods compete on held-out training samples within a budget; the best
+    are compared again on other samples. Test data are not used.
 
     Example: torso advise --data my_images --minutes 10 --out advised.toml"""
     _check_budget(minutes, rounds)
@@ -92,21 +96,23 @@ def advise(
 
 def _check_budget(minutes: float | None, rounds: int | None) -> None:
     if minutes is not None and rounds is not None:
-        raise RequestError(f"--minutes {minutes:g} and --rounds {rounds} are both the budget. Leave one of them out")
+        raise RequestError(f"--minutes {minutes:g} and --rounds {rounds} both set the budget. Leave one of them out")
     if minutes is not None and not 0 < minutes < 1e6:
-        raise RequestError(f"--minutes {minutes:g} is no budget. Accepted: more than 0")
+        raise RequestError(f"--minutes {minutes:g} is out of range. Accepted: more than 0")
     if rounds is not None and rounds < 1:
-        raise RequestError(f"--rounds {rounds} is no budget. Accepted: 1 or more")
+        raise RequestError(f"--rounds {rounds} is out of range. Accepted: 1 or more")
 
 
 def _check_out(out: Path | None, guess: bool) -> None:
-    """Before anything is run: the file can be written, and nothing is there."""
+    """Refuse a file that exists or cannot be written, before anything is run."""
     if guess and out is None:
-        raise RequestError("--guess says what --out FILE.toml writes. Give both, or leave it out")
+        raise RequestError(
+            "--guess needs --out FILE.toml, because it says what is written there. Give both, or leave --guess out"
+        )
     if out is None:
         return
     if out.suffix != ".toml":
-        raise RequestError(f"--out {str(out)!r} is a config for `torso run`. Accepted: a name that ends in .toml")
+        raise RequestError(f"--out {str(out)!r} must be a config for `torso run`. Accepted: a name that ends in .toml")
     if out.exists():
         raise RequestError(f"--out {str(out)!r} exists. Give another name, or delete it")
     if not out.parent.is_dir():
@@ -115,10 +121,12 @@ def _check_out(out: Path | None, guess: bool) -> None:
 
 def _check_counts(counts: Path | None, stand_in: str, data: str, out: Path | None) -> None:
     if counts is None and stand_in:
-        raise RequestError(f"--stand-in {stand_in!r} goes with --counts FILE. Your own data: --data PATH")
+        raise RequestError(f"--stand-in {stand_in!r} needs --counts FILE. For your own data: --data PATH")
     if counts is not None and (data or out is not None):
         other = "--data" if data else "--out"
-        raise RequestError(f"--counts and {other}: counts are no data. Leave one of them out")
+        raise RequestError(
+            f"--counts and {other} exclude each other, because counts have no samples. Leave one of them out"
+        )
 
 
 def _dealt(config: Any, counts: Path) -> Any:
@@ -130,7 +138,7 @@ def _dealt(config: Any, counts: Path) -> Any:
 
 @contextmanager
 def _watched(quiet: bool) -> Iterator[tuple[Stop, Callable[[str], None]]]:
-    """How to stop, and a line that says how far it is, on a terminal's error stream."""
+    """Gives the stop that Ctrl-C asks, and a function that shows progress if the error stream is a terminal."""
     console = Console(stderr=True)
     with watching(True) as (_, stop):
         if quiet or not console.is_terminal:
@@ -141,7 +149,7 @@ def _watched(quiet: bool) -> Iterator[tuple[Stop, Callable[[str], None]]]:
 
 
 def _print_counts(path: Path, as_json: bool) -> None:
-    """What counts tell without a tournament; no method is advised."""
+    """Print what is known from counts alone: traits and the nearest leaderboard settings. No method is advised."""
     from torso.advise import evidence
     from torso.advise.counts import read_counts
     from torso.advise.traits import traits_of
@@ -151,8 +159,8 @@ def _print_counts(path: Path, as_json: bool) -> None:
         print(json.dumps({"advice": None, "clients": traits.as_json(), "nearest": evidence.nearest(traits)}))
         return
     hint = (
-        "Counts do not tell how hard the classes are, so no method is advised. Hold a tournament on your data (--data "
-        "PATH), or on others that are dealt with these counts: --stand-in digits"
+        "Counts do not show how hard the classes are, so no method is advised. Run the tournament on your data (--data "
+        "PATH), or on other data that are dealt with these counts: --stand-in digits"
     )
     for line in (*traits.lines(), "", *evidence.lines(traits), "", hint):
         Console().print(line, soft_wrap=True, highlight=False, markup=False)
@@ -171,7 +179,9 @@ def _print(found: Answer, as_json: bool, out: Path | None, stand_in: str, scale:
     said = list(found.lines())
     if stand_in:
         less = f", with {scale:.2g} of the samples" if scale < 1 else ""
-        said.append(f"  The samples are of {stand_in}, dealt with your counts{less}. On your data it may be otherwise.")
+        said.append(
+            f"  The samples are from {stand_in}, dealt with your counts{less}. Your own data may give another answer."
+        )
     if out is not None:
         said.append(f"Wrote {out}. Train: torso run {out}")
     for line in said:

@@ -1,7 +1,7 @@
-"""Class counts from a file: clients × classes, with or without names.
+"""Class counts read from a file: clients × classes, with or without names.
 
-CSV: a line for each client, with one number for each class. A first line of names of classes and a first column of
-names of clients may be there. JSON: a list of lists, {client: [counts]} or {client: {class: count}}.
+CSV: a line for each client with one number for each class. A first line with class names and a first column with client
+names are optional. JSON: a list of lists, {client: [counts]} or {client: {class: count}}.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXPECTED = "Expected: clients × classes, whole numbers of samples, as .csv or 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Training samples of each client and class [N, C], and names where the file has them."""
+    """The number of training samples of each client and class [N, C], with the names that the file has."""
 
     counts: Counts
     clients: tuple[str, ...] = ()
@@ -32,11 +32,12 @@ class Table:
 
 
 def read_counts(path: Path) -> Table:
+    """The counts in a .csv or .json file; raises RequestError if they cannot be used."""
     where = f"--counts {str(path)!r}"
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise RequestError(f"{where} cannot be read: {reason}. {_EXPECTED}") from None
     return _from_json(where, text) if path.suffix.lower() == ".json" else _from_csv(where, text)
 
@@ -52,7 +53,7 @@ def _from_csv(where: str, text: str) -> Table:
     named_clients = bool(body) and not all(_is_number(row[0]) for row in body)
     skip = int(named_clients)
     if named_classes and not named_clients and body and len(rows[0]) == len(body[0]) and not rows[0][0]:
-        named_clients, skip = True, 1  # an empty corner: the first column has numbers for names
+        named_clients, skip = True, 1  # an empty corner cell: the client names are numbers
     classes = tuple(rows[0][len(rows[0]) - (len(body[0]) - skip) :]) if named_classes and body else ()
     clients = tuple(row[0] for row in body) if named_clients else ()
     return _checked(where, [row[skip:] for row in body], clients, classes)
@@ -62,7 +63,7 @@ def _from_json(where: str, text: str) -> Table:
     try:
         tree = parse_json(text)
     except ValueError as error:
-        raise RequestError(f"{where} is no JSON: {error}. {_EXPECTED}") from None
+        raise RequestError(f"{where} is not JSON: {error}. {_EXPECTED}") from None
     if isinstance(tree, list):
         return _checked(where, tree, (), ())
     if not isinstance(tree, dict) or not tree:
@@ -87,7 +88,9 @@ def _checked(where: str, rows: Sequence[Any], clients: tuple[str, ...], classes:
         if len(row) != len(found[0]):
             raise RequestError(f"{where}: {who} has {len(row)} classes, the first client {len(found[0])}. {_EXPECTED}")
         if not sum(found[-1]):
-            raise RequestError(f"{where}: {who} has no samples. Expected: at least one, or no such line")
+            raise RequestError(
+                f"{where}: {who} has no samples. Expected: at least one sample, or no line for this client"
+            )
     if len(found) < 2 or len(found[0]) < 2:
         size = f"{len(found)} × {len(found[0]) if found else 0}"
         raise RequestError(f"{where} has {size} counts. Expected: at least two clients and two classes")

@@ -1,6 +1,6 @@
-"""What the leaderboard says of settings whose class counts are alike: evidence beside counts that cannot be trained on.
+"""Leaderboard results for settings with similar class counts, shown when the user gives only counts and no samples.
 
-`python -m torso.advise.evidence` writes evidence.json anew.
+`python -m torso.advise.evidence` writes evidence.json again.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ _ON_BOARD = {  # candidate → its name on the board
     "fedbabu-balanced": "linear-body-balanced-free",
     "fedbabu-balanced-dyn": "linear-body-balanced-dyn",
 }
-_EACH = 5000  # training samples of a class of CIFAR-10; of CIFAR-100 a tenth
+_EACH = 5000  # training samples of a class of CIFAR-10; a class of CIFAR-100 has a tenth
 
 
 @cache
 def evidence() -> list[dict[str, Any]]:
-    """Settings of the leaderboard: traits of their clients, and personal accuracies of the candidates."""
+    """The settings of the leaderboard: traits of their clients, and personal accuracies of the candidates."""
     found: list[dict[str, Any]] = parse_json(FILE.read_text("utf-8"))
     return found
 
 
 def nearest(traits: Traits, count: int = 2) -> list[dict[str, Any]]:
-    """The settings that are most alike: by the distance of labels, and by the size of clients."""
+    """The settings with the most similar clients: by label shift and by number of samples."""
 
-    def far(setting: Mapping[str, Any]) -> float:
+    def distance(setting: Mapping[str, Any]) -> float:
         of = setting["traits"]
         apart = abs(float(of["shift"]) - traits.shift) / 0.2
         return apart + abs(math.log10(max(traits.median, 1) / float(of["median"])))
 
-    return sorted(evidence(), key=far)[:count]
+    return sorted(evidence(), key=distance)[:count]
 
 
 def lines(traits: Traits) -> list[str]:
-    """The nearest settings, and what is to be said of them."""
-    said = ["The settings of the leaderboard that are most alike (images, conv4, 50 rounds, 3 seeds; % of own models):"]
+    """The nearest settings with their results, in lines."""
+    said = ["The most similar leaderboard settings (images, conv4, 50 rounds, 3 seeds; accuracy of own models in %):"]
     for setting in nearest(traits):
         of, personal = setting["traits"], setting["personal"]
         best = max((name for name in personal if name not in ("fedavg", "local-only")), key=lambda n: personal[n])
         said.append(
-            f"  {setting['setting']} (distance of labels {of['shift']:.2f}, {of['median']:g} samples a client): FedAvg "
+            f"  {setting['setting']} (label shift {of['shift']:.2f}, {of['median']:g} samples a client): FedAvg "
             f"with fine-tuning {personal['fedavg']:.1f}, training alone {personal['local-only']:.1f}, "
             f"{best} {personal[best]:.1f}"
         )
@@ -64,7 +64,7 @@ def lines(traits: Traits) -> list[str]:
 
 
 def make(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The evidence from the rows of the leaderboard."""
+    """The content of evidence.json, from the rows of the leaderboard."""
     board, found = load(), []
     names = [FEDAVG.name, ALONE.name, *(candidate.name for candidate in usual())]
     for setting, sets in board.settings.items():
@@ -80,7 +80,7 @@ def make(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _counts(config: Config, classes: int) -> Any:
-    """Training samples per client and class, as the setting deals them; CIFAR has as many of each class."""
+    """Training samples by client and class as the setting deals them. In CIFAR all classes have the same number."""
     labels = np.repeat(np.arange(classes), _EACH * 10 // classes)
     split = Samples(np.zeros((len(labels), 1), np.float32), labels)
     rows = deal(Dataset(config.data.source, split, split, classes), config.data, config.run.seed).train

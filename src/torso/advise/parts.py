@@ -1,7 +1,7 @@
-"""Training samples in parts, to compare methods by.
+"""Parts of the training samples, on which methods are compared. Test data are not used.
 
-Test data are not touched. The tournament learns without part A and is measured on A. The best learn anew, at another
-seed, without B and are measured on B; the best of these once more without C.
+First, all arms are trained without part A and measured on A. The best are trained again, with another seed, without
+part B and measured on B. The best of these are trained without part C and measured on C.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from torso.data.images import Ints
 from torso.data.rows import Rows
 from torso.errors import RequestError
 
-ENOUGH = 2000  # samples in each part: more make no difference that matters
-SHARES = (0.1, 0.2)  # of the training samples, for each part
+ENOUGH = 2000  # samples of a part: more would not change the comparison
+SHARES = (0.1, 0.2)  # least and largest share of the training samples for a part
 PARTS = 3
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The same clients, tested on part A, on part B, on part C."""
+    """The same clients three times: tested on part A, on part B, on part C."""
 
     federations: tuple[Federation, ...]
-    share: float  # of the training samples, in each part
+    share: float  # of the training samples that each part has
 
 
 def parts_of(federation: Federation, seed: int) -> Parts:
+    """The parts of a federation's training samples; raises RequestError if clients have too few samples."""
     train = federation.train
     rows = Rows(train.order.cpu().numpy(), train.offsets)
     share = float(np.clip(ENOUGH / max(len(rows.order), 1), *SHARES))
@@ -42,20 +43,20 @@ def parts_of(federation: Federation, seed: int) -> Parts:
         held.append(part)
     if not len(held[0].order):
         raise RequestError(
-            f"the clients have {train.sizes.max()} training samples at most, and advice needs {PARTS} parts of "
-            f"{100 * share:.0f} % of a client's samples. Expected: clients with more samples"
+            f"the clients have at most {train.sizes.max()} training samples, but torso advise needs {PARTS} parts with "
+            f"{100 * share:.0f} % of a client's samples each. Expected: clients with more samples"
         )
     return Parts(tuple(_tested_on(federation, rows, part, seed) for part in (*held, left)), share)
 
 
 def only(federation: Federation, clients: Ints) -> Federation:
-    """The same federation, of which only these clients train. To a client that trains alone it is the same."""
+    """The federation with only these clients in training. This changes nothing for a client that trains alone."""
     others = np.setdiff1d(np.arange(federation.clients), clients)
     return replace(federation, newcomers=others)
 
 
 def _tested_on(federation: Federation, every: Rows, held: Rows, seed: int) -> Federation:
-    """The same clients, who are tested on some of their training samples and learn from the others."""
+    """The federation with `held` training samples as test samples. The clients train on the others."""
     train, device = federation.train, federation.device
     kept, tested = _without(every, held), mixed(held, seed)
     taken = torch.from_numpy(tested.order).to(device)
@@ -70,6 +71,6 @@ def _tested_on(federation: Federation, every: Rows, held: Rows, seed: int) -> Fe
 
 
 def _without(every: Rows, held: Rows) -> Rows:
-    """The rows of each client that are not held out, in their order."""
+    """Each client's rows that are not held out, in ascending order."""
     kept = [np.setdiff1d(every.of(client), held.of(client)) for client in range(len(every))]
     return Rows.from_sizes(np.concatenate(kept), every.sizes - held.sizes)

@@ -1,7 +1,8 @@
-"""How a budget is spent: three rungs, of which each compares fewer arms on another part of the samples.
+"""The schedule of a tournament: how the budget is spent on three rungs.
 
-An arm is a method with a learning rate. Costs are counted in rounds of FedAvg: a run costs `weight · rounds`, and
-measuring costs as many rounds as train on as many samples.
+A rung compares arms on one part of the samples; each rung has fewer arms than the one before. An arm is a method with a
+learning rate. Costs are in rounds of FedAvg: a run costs `weight · rounds`. Measuring costs as many rounds as would
+train on the same number of samples.
 """
 
 from __future__ import annotations
@@ -9,31 +10,31 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-CORE = 7  # arms that are planned: the first three methods, with their rates
-WIDER = 3  # further rates of the best methods, which come next; what is left is for other methods
-GO_ON = ((2, 4), (1, 2))  # arms of FedAvg and others on the second part and on the third
-LEAST, PART = 2, 8  # rounds of a run at least, and this part of all: less says nothing of the end
+CORE = 7  # arms that are planned first: the first three methods with all their rates
+WIDER = 3  # further rates of the best methods, planned next; the rest of the budget is for other methods
+GO_ON = ((2, 4), (1, 2))  # (arms of FedAvg, arms of other methods) on the second part, and on the third
+# a run has at least LEAST rounds and 1/PART of the planned ones: shorter runs do not predict the final accuracy
+LEAST, PART = 2, 8
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What things cost. `arms`: a round of each arm beside FedAvg's, the most promising first; `alone`: of training
-    alone; `measuring`: an arm on the first part, `again`: on the others; `rates`: of FedAvg that are tried."""
+    """Costs in rounds of FedAvg."""
 
-    arms: tuple[float, ...]
-    alone: float
-    measuring: float
-    again: float
-    rates: int
+    arms: tuple[float, ...]  # a round of each arm that is not FedAvg, the most promising first
+    alone: float  # a round of training alone
+    measuring: float  # measuring an arm on the first part
+    again: float  # measuring an arm on a later part
+    rates: int  # the number of FedAvg's rates that are tried
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """So many arms beside FedAvg's compete at first, in runs of so many rounds. `costs`: of each rung at most."""
+    """A plan of a tournament."""
 
-    arms: int
-    rounds: int
-    costs: tuple[float, ...]
+    arms: int  # arms on the first rung that are not FedAvg's
+    rounds: int  # of each run
+    costs: tuple[float, ...]  # of each rung, at most
 
     @property
     def cost(self) -> float:
@@ -41,22 +42,24 @@ class Schedule:
 
 
 def schedule(arms: int, rounds: int, prices: Prices) -> Schedule:
-    """The first rung has further rates of the best methods, too; the last one has training alone."""
+    """The schedule with this number of arms and rounds. Its first rung also has WIDER further rates of the best
+    methods, its last one also has training alone."""
     weights = prices.arms[:arms]
-    largest, runs = max(weights), prices.rates + arms + WIDER
+    largest = max(weights)
+    runs = prices.rates + arms + WIDER
     first = (prices.rates + sum(weights) + WIDER * largest) * rounds + runs * prices.measuring
     second, third = ((own + others * largest) * rounds + (own + others) * prices.again for own, others in GO_ON)
     return Schedule(arms, rounds, (first, second, third + prices.alone * rounds + prices.again))
 
 
 def shortest(most: int) -> int:
-    """Rounds of a run at least."""
+    """The smallest number of rounds of a run, if `most` are planned."""
     return min(most, max(LEAST, math.ceil(most / PART)))
 
 
 def shapes(arms: int, most: int) -> list[tuple[int, int]]:
-    """(arms, rounds of each), the most wanted first: all rounds, shorter runs down to half of them, fewer arms, still
-    shorter runs. Short runs mislead, and so do few rates."""
+    """(arms, rounds of a run) of possible schedules, the best first: all rounds, shorter runs down to half of them,
+    then fewer arms, then still shorter runs. Short runs are misleading, and so are few rates."""
     core, half = min(CORE, arms), math.ceil(most / 2)
     found = [(core, rounds) for rounds in range(most, half - 1, -1)]
     found += [(count, half) for count in range(core - 1, 0, -1)]
@@ -64,7 +67,7 @@ def shapes(arms: int, most: int) -> list[tuple[int, int]]:
 
 
 def spread(budget: float, most: int, prices: Prices) -> Schedule | None:
-    """The schedule for a budget, with `most` rounds in a run at most. None: the budget is too small."""
+    """The best schedule that the budget allows, with at most `most` rounds in a run. None: the budget is too small."""
     every = (schedule(arms, rounds, prices) for arms, rounds in shapes(len(prices.arms), most))
     return next((one for one in every if one.cost <= budget + 1e-9), None)
 

@@ -1,4 +1,4 @@
-"""Samples of another data set, dealt with the class counts of a file: counts alone cannot be trained on."""
+"""A stand-in for data of which only class counts are known: samples of another data set, dealt with these counts."""
 
 from __future__ import annotations
 
@@ -32,22 +32,24 @@ def dealt(config: Config, table: Table) -> tuple[Federation, float]:
     empty = np.flatnonzero(counts.sum(axis=1) == 0)
     if len(empty):
         raise RequestError(
-            f"--counts: the stand-in {config.data.source!r} has room for {scale:.2g} of these samples, which leaves "
-            f"client {empty[0]} with none. Accepted: a larger stand-in"
+            f"--counts: the stand-in {config.data.source!r} has only {scale:.2g} of these samples, which leaves client "
+            f"{empty[0]} without samples. Accepted: a larger stand-in"
         )
-    wanted = np.zeros((whole.classes, clients), np.int64)  # of further classes nobody gets a sample
+    wanted = np.zeros((whole.classes, clients), np.int64)  # further classes of the stand-in are not used
     wanted[:classes] = counts.T
     rows = assign(labels, wanted, numpy_generator(config.run.seed, "partition", "counts"))
-    device, nobody = whole.device, torch.zeros(0, dtype=torch.int64, device=whole.device)
+    device = whole.device
+    no_rows = torch.zeros(0, dtype=torch.int64, device=device)
     train = replace(whole.train, order=torch.from_numpy(rows.order).to(device), offsets=rows.offsets)
-    test = Split(whole.test.samples, whole.test.labels, nobody, np.zeros(clients + 1, dtype=np.int64))
+    test = Split(whole.test.samples, whole.test.labels, no_rows, np.zeros(clients + 1, dtype=np.int64))
     made = replace(whole, train=train, test=test, classes=classes, clients=clients, names=table.clients, remarks=())
-    return replace(made, class_names=(), superclasses=(), server_rows=nobody, meta_rows=nobody), scale
+    return replace(made, class_names=(), superclasses=(), server_rows=no_rows, meta_rows=no_rows), scale
 
 
 def scaled(counts: Counts, there: Counts) -> tuple[Counts, float]:
-    """Counts that the stand-in has samples for: all of them times one factor, rounded down."""
+    """(counts, factor): the counts times one factor, rounded down, so that the stand-in has enough samples (`there`, by
+    class)."""
     wanted = counts.sum(axis=0)
-    asked = wanted > 0
-    scale = min(1.0, float((there[asked] / wanted[asked]).min()))
+    used = wanted > 0
+    scale = min(1.0, float((there[used] / wanted[used]).min()))
     return np.floor(counts * scale + 1e-9).astype(np.int64), scale

@@ -1,5 +1,5 @@
-"""The tournament: FedAvg's rates and the others at rates of their own on part A, the best of them on part B at another
-seed, the best of these on part C."""
+"""The tournament: FedAvg and the candidates, each at several rates, on part A; the best of them on part B with another
+seed; the best of these on part C with a third seed."""
 
 from __future__ import annotations
 
@@ -22,49 +22,48 @@ from torso.runs.events import Stop
 from torso.runs.job import simulate
 from torso.runs.run import Stopped
 
-PILOT = 2  # rounds by which minutes are turned into rounds
-_BEYOND = 2  # rates of FedAvg that are tried at most beyond the ends
-_PASSES = 1.5  # over fine-tuning, of an arm: the second rate is tried for some
+PILOT = 2  # rounds of the run that measures the pace, to convert minutes into rounds
+_BEYOND = 2  # at most this many rates of FedAvg are tried beyond the ends
+_PASSES = 1.5  # mean number of fine-tunings of an arm: the second rate is tried for some arms only
 
 
 class TooLittleTime(TorsoError):
-    """Time was up before anything could be said."""
+    """Time was up before there was an answer."""
 
 
 @dataclass
 class Course:
-    """What has happened. `rungs`: on each part, the outcomes of those that ran there, with their scores on the parts
-    before it."""
+    """What has happened in a tournament."""
 
-    rungs: list[list[Outcome]] = field(default_factory=list)
-    rounds: int = 0  # of every run
+    rungs: list[list[Outcome]] = field(default_factory=list)  # by part; scores are of this part and all before
+    rounds: int = 0  # of each run
     alone: Outcome | None = None
     refused: dict[str, str] = field(default_factory=dict)  # candidate → why it cannot be run
     dropped: tuple[str, ...] = ()  # candidates for which the budget had no room
 
     @property
     def fedavg(self) -> Outcome:
-        """At its best rate, by all parts."""
+        """FedAvg at its best rate, judged on all parts."""
         found = reference(self.rungs[-1])
         assert found is not None
         return found
 
     @property
     def others(self) -> list[Outcome]:
-        """Who was compared with it to the end."""
+        """The outcomes that were compared with FedAvg on the last part."""
         return [one for one in self.rungs[-1] if one.arm.candidate is not FEDAVG]
 
 
 @dataclass
 class Tournament:
-    """One config, its clients in parts, and a budget."""
+    """A tournament on one config and its clients, within a budget. `hold` runs it."""
 
     config: Config
     federation: Federation
     candidates: Sequence[Candidate]
     budget: Budget
-    user: Stop
-    told: Callable[[str], None] = lambda text: None
+    user: Stop  # set when the user stops the command
+    told: Callable[[str], None] = lambda text: None  # gets lines of progress
 
     def __post_init__(self) -> None:
         self.parts: Parts = parts_of(self.federation, self.config.run.seed)
@@ -77,6 +76,7 @@ class Tournament:
         self.course = Course()
 
     def hold(self) -> Course:
+        """Run the tournament."""
         self._check()
         if self.budget.timed:
             self._pilot()
@@ -87,13 +87,13 @@ class Tournament:
             self._next(number, plan)
         if len(self.course.rungs) < 2:
             raise TooLittleTime(
-                "time was up before a choice could be looked at twice, so nothing is advised. Give more than "
+                "time was up before methods could be compared twice, so no method is advised. Give more than "
                 f"--minutes {self.budget.minutes:g}"
             )
         return self.course
 
     def _check(self) -> None:
-        """Leave out candidates that this config or these data refuse; FedAvg has to be possible."""
+        """Leave out candidates that cannot run with this config and data. If FedAvg or training alone cannot, raise."""
         possible = []
         for candidate in (FEDAVG, ALONE, *self.candidates):
             config = self.stable.config_of(self.stable.first(Arm(candidate, RATES[0])), 1, self.config.run.seed)
@@ -108,9 +108,10 @@ class Tournament:
         self.candidates = possible[2:]
         if not self.candidates:
             first, why = next(iter(self.course.refused.items()))
-            raise RequestError(f"no candidate can be run with this config. {first}: {why}")
+            raise RequestError(f"no candidate can run with this config. {first}: {why}")
 
     def _pilot(self) -> None:
+        """Measure the pace with a short run of FedAvg."""
         self.stage = "pilot"
         self.stop.at = self.budget.ends
         self._chosen_by_a([Arm(FEDAVG, RATES[1])], PILOT)
@@ -125,7 +126,8 @@ class Tournament:
         )
 
     def _plan(self) -> Schedule:
-        """A method has all of its rates before the next one has any. Costs are those at the middle rate of FedAvg."""
+        """The schedule for the rest of the budget; raises RequestError if the budget is too small. Costs are estimated
+        with the arms for FedAvg's middle rate, because its best rate is not known yet."""
         arms = self._arms(RATES[1])
         prices, most = self._prices(arms), self.config.train.rounds
         plan = spread(self.budget.left(), most, prices)
@@ -134,10 +136,12 @@ class Tournament:
         return plan
 
     def _arms(self, fedavg: float) -> list[Arm]:
-        """Those beside FedAvg's, the most promising first, where FedAvg's best rate is known."""
+        """The arms of the candidates for this best rate of FedAvg, the most promising candidate first. A candidate's
+        rates stand together, so it has all of its rates before the next one has any."""
         return [Arm(one, rate) for one in self.candidates for rate in one.rates_beside(fedavg)]
 
     def _too_small(self, rounds: int) -> str:
+        """The message for a budget below `rounds` rounds of FedAvg, in the unit that the user gave."""
         what = f"the smallest tournament costs {rounds} rounds of FedAvg"
         if not self.budget.timed:
             return f"--rounds {self.budget.rounds:g} is too small for these data: {what}. Accepted: {rounds} or more"
@@ -149,19 +153,19 @@ class Tournament:
         )
 
     def _ends(self, reserve: float) -> None:
-        """What comes after keeps its share of the time."""
+        """Set the time at which runs stop, so that `reserve` rounds of the budget remain for what comes after."""
         ends, pace = self.budget.ends, self.budget.pace
         self.stop.at = None if ends is None or pace is None else ends - reserve * pace
 
     def _chosen_by_a(self, arms: Sequence[Arm], rounds: int) -> list[Outcome]:
-        """The outcomes of runs, which are paid for. Ends with `Stopped` where the user asked for it."""
+        """The outcomes of arms on part A. Their cost is counted; raises `Stopped` if the user asked to stop."""
         began = self.budget.clock()
         found, _ = self.stable.compete(arms, rounds, self.config.run.seed, self.parts.federations[0])
         self._pay(found, rounds, began, EPOCHS[-1])
         return found
 
     def _pay(self, found: Sequence[Outcome], rounds: int, began: float, epochs: int = 0) -> None:
-        """For runs that have ended: `epochs` of each pass over fine-tuning, or as many as an outcome has."""
+        """Count the cost of runs that have ended. `epochs`: of each fine-tuning; 0: as many as its outcome has."""
         if self.user.asked:
             raise Stopped("stopped; nothing was written")
         cost = sum(self.stable.weight(arm) * rounds for arm in {one.arm for one in found})
@@ -170,8 +174,8 @@ class Tournament:
         self.budget.pay(cost, self.budget.clock() - began)
 
     def _first(self, plan: Schedule) -> None:
-        """FedAvg's rates; the first methods at rates of their own; then, as far as the budget goes, rates next to the
-        best ones, and the other methods."""
+        """Part A: FedAvg's rates, then the planned arms. With the rest of the budget: rates next to the best ones, and
+        further methods."""
         reserve = sum(plan.costs[1:])
         self._ends(reserve)
         self.stage = "part A"
@@ -192,11 +196,11 @@ class Tournament:
         self.course.rungs.append(found)
 
     def _price(self, arm: Arm, rounds: int) -> float:
-        """Of a run on part A at most: with both rates of fine-tuning."""
+        """The largest cost of an arm on part A: with both rates of fine-tuning."""
         return self.stable.weight(arm) * rounds + 2 * self.stable.measuring(EPOCHS[-1])
 
     def _rates(self, rounds: int) -> list[Outcome]:
-        """FedAvg at its rates, also beyond an end that is best."""
+        """FedAvg's outcomes at its rates, and at rates beyond if the best one is at an end."""
         found = self._chosen_by_a([Arm(FEDAVG, rate) for rate in RATES], rounds)
         for _ in range(_BEYOND):
             tried = [one.arm.rate for one in found]
@@ -206,6 +210,7 @@ class Tournament:
         return found
 
     def _reference(self, outcomes: Sequence[Outcome]) -> Outcome:
+        """FedAvg's best outcome; raises if there is none."""
         found = reference(outcomes)
         if found is not None:
             return found
@@ -214,8 +219,8 @@ class Tournament:
         raise TooLittleTime(f"time was up before FedAvg was measured. Give more than --minutes {self.budget.minutes:g}")
 
     def _next(self, number: int, plan: Schedule) -> None:
-        """The best ones on the next part, at another seed: a rate that is best at one seed may be at the edge of what
-        is stable. On the last part training alone, too: on the leaderboard its best rate is that of FedAvg."""
+        """Part B or C: the best arms, with another seed, because a rate that is best at one seed may be unstable at
+        another. The last part also has training alone, at FedAvg's rate: on the leaderboard that is its best rate."""
         last = number + 1 == len(plan.costs)
         self._ends(sum(plan.costs[number + 1 :]))
         self.stage = f"part {'ABC'[number]}"

@@ -1,7 +1,4 @@
-"""What class counts tell: sizes of clients, and how far their labels differ. Pure functions of counts [N, C].
-
-N clients, C classes.
-"""
+"""Traits of a federation from class counts [N, C] (N clients, C classes): client sizes, and how much labels differ."""
 
 from __future__ import annotations
 
@@ -16,36 +13,37 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Traits:
-    """`shift`: total variation distance between the labels of a client and of all clients, from 0 (alike) to 1; mean
-    over clients. `effective_classes`: exp of the entropy of a client's labels, mean over clients."""
+    """Sizes and label distributions of the clients."""
 
     clients: int
     classes: int
-    samples: int
-    smallest: int
+    samples: int  # training samples of all clients
+    smallest: int  # samples of the smallest client
     median: float
     largest: int
-    shift: float
-    effective_classes: float
+    shift: float  # total variation distance of a client's labels to all labels, 0 (alike) to 1; mean over clients
+    effective_classes: float  # exp of the entropy of a client's labels, mean over clients
     missing: float  # share of the classes of which a client has no sample, mean over clients
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def lines(self) -> list[str]:
+        """The traits in lines, for a terminal."""
         return [
             f"{self.clients} clients, {self.samples} training samples, {self.classes} classes",
             f"samples of a client: {self.smallest} to {self.largest}, median {self.median:g}",
-            f"labels: a client has {self.effective_classes:.1f} effective classes and lacks {100 * self.missing:.0f} % "
-            f"of the classes; distance from the labels of all clients {self.shift:.2f} (0: alike, 1: disjoint)",
+            f"labels: a client has {self.effective_classes:.1f} effective classes and no samples of "
+            f"{100 * self.missing:.0f} % of the classes; label shift {self.shift:.2f} (0: alike, 1: disjoint)",
         ]
 
 
 def traits_of(counts: Counts) -> Traits:
+    """The traits of clients with these class counts [N, C]. Means are over clients that have samples."""
     sizes = counts.sum(axis=1)
-    there = counts[sizes > 0].astype(np.float64)
-    shares = there / there.sum(axis=1, keepdims=True)
-    pooled = there.sum(axis=0) / there.sum()
+    nonempty = counts[sizes > 0].astype(np.float64)
+    shares = nonempty / nonempty.sum(axis=1, keepdims=True)
+    pooled = nonempty.sum(axis=0) / nonempty.sum()
     logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
     return Traits(
         clients=len(counts),
@@ -56,5 +54,5 @@ def traits_of(counts: Counts) -> Traits:
         largest=int(sizes.max()),
         shift=round(float(np.abs(shares - pooled).sum(axis=1).mean() / 2), 4),
         effective_classes=round(float(np.exp(-(shares * logs).sum(axis=1)).mean()), 4),
-        missing=round(float((there == 0).mean()), 4),
+        missing=round(float((nonempty == 0).mean()), 4),
     )

@@ -1,1 +1,1 @@
-"""What a person sees: tables in the terminal, progress while a run goes on."""
+"""What a user sees: the commands, their tables and progress bars, the report page and its charts."""

@@ -1,6 +1,6 @@
-"""What a method is made of, read from the method itself: what travels, what stays, its rules in words.
+"""What a method sends and keeps, and its rules in words. Everything is read from the method itself.
 
-Sizes are those of one network, since bytes depend on it: 4convNet on 32×32 images of ten classes unless told.
+Byte counts depend on the network. The default is 4convNet on 32×32 images of ten classes.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from torso.server import NoStatistics
 from torso.server.state import ServerState, bytes_of
 from torso.server.statistics import counted, size, words
 
+# parts by which tensors are named, the largest first
 _PARTS = ("all", "body", "head", "personal", "norm", PROJECTION, CLASSIFIER, SHIFT, "lora", "lora.a", "lora.b")
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """One method on one network. Bytes are per participant and round, of the method's last stage."""
+    """What a method sends and keeps on one network. Bytes are per participant and round, in the method's last stage."""
 
-    travels: str
-    keeps: str
+    travels: str  # in words, such as "body + control variates"
+    keeps: str  # what stays with a client between rounds, in words
     bytes_down: int
     bytes_up: int
 
 
 def anatomy(method: Method, body: str = "conv4", classes: int = 10) -> Anatomy:
-    """The anatomy of a method on images of 32 × 32 pixels."""
+    """What the method sends and keeps on images of 32×32 pixels."""
     config = Config(method=method, model={"body": body})
     net = build(body, classes, (3, 32, 32), config.method.head, lora=config.lora)
     stage = stages(config, net)[-1]
@@ -55,17 +56,18 @@ def anatomy(method: Method, body: str = "conv4", classes: int = 10) -> Anatomy:
 
 
 def _bytes(stage: Stage, net: Network) -> tuple[int, int]:
-    """The messages of a participant when everybody has uploaded a model before."""
-    everybody = 100
+    """Bytes (down, up) of a participant's messages, in a round before which every client has uploaded a model."""
+    clients = 100
     model = {name: tensor.detach() for name, tensor in net.state_dict().items()}
-    held = {k: {name: model[name] for name in stage.travels} for k in range(everybody)}
-    sizes = np.ones(everybody, dtype=np.int64)
+    held = {k: {name: model[name] for name in stage.travels} for k in range(clients)}
+    sizes = np.ones(clients, dtype=np.int64)
     roster = Roster("everybody", 1, Pixels(1, 1, 1), sizes, np.zeros(0, dtype=np.int64))
     told = tell(stage, ServerState(model, uploads=held), roster, [0], 2, seed=0)
     return bytes_of(down(told, 0)), schema_bytes(up(stage, told, 0))
 
 
 def _travels(stage: Stage) -> str:
+    """What the messages of a round hold, in words."""
     method = stage.method
     if not stage.meets:
         return "nothing"
@@ -85,6 +87,7 @@ def _travels(stage: Stage) -> str:
 
 
 def _keeps(stage: Stage) -> str:
+    """What a client keeps between rounds, in words."""
     method = stage.method
     found = [_named(stage.net, stage.keeps)] if stage.keeps else []
     if method.drift.remembers:
@@ -101,7 +104,7 @@ def _keeps(stage: Stage) -> str:
 
 
 def _named(net: Network, names: frozenset[str]) -> str:
-    """The largest parts that make the names up; the number of tensors where no parts do."""
+    """The largest network parts that together hold exactly these tensors; "N tensors" if no parts do."""
     parts = [part for part in _PARTS if part in net.parts]
     for part in parts:
         if names and names == frozenset(part_names(net, part)):
@@ -119,7 +122,7 @@ def _named(net: Network, names: frozenset[str]) -> str:
 
 
 def explain(name: str) -> list[tuple[str, str]]:
-    """A method's rules in words, axis by axis, from the docstrings of the choices it makes."""
+    """A method's rules in words as (title, text), axis by axis: the docstrings of the choices that it makes."""
     method = methods[name]
     found = anatomy(method)
     lines = [("method", f"{name}: {plain(method.about)}"), ("from", _origin(method.paper))]
@@ -132,7 +135,7 @@ def explain(name: str) -> list[tuple[str, str]]:
     if method.statistics != Method().statistics:
         lines.append(("statistics", _rule("statistics", method)))
     if method.server_data != "none":
-        lines.append(("server_data", f"after each round the server trains {method.server_data} on data of its own"))
+        lines.append(("server_data", f"after each round the server trains {method.server_data} on its own data"))
     if method.meta_data:
         lines.append(("meta_data", "clients train on the server's balanced images too"))
     lines += [("travels", found.travels), ("client keeps", found.keeps), ("class counts", class_counts(method))]
@@ -141,19 +144,19 @@ def explain(name: str) -> list[tuple[str, str]]:
 
 
 def _origin(label: str) -> str:
-    """The label of a paper with its reference, where the list of papers has it."""
+    """The label of a paper, with the full reference if docs/papers.md has it."""
     paper = papers().get(label)
     return f"{label}: {paper.words}" if paper else label or "–"
 
 
 def class_counts(method: Method, body: str = "conv4", classes: int = 10) -> str:
-    """Whether the server learns how many samples of each class a client has, or which classes."""
+    """A sentence that says whether the server learns a client's classes or its number of samples of each class."""
     net = build(body, classes, (3, 32, 32), method.head)
     if counted(sent := method.statistics.declares(net, classes)):
         told = {name: each for name, each in sent.items() if each.counts}
-        return f"leave with the {words(told)}, in every round"
+        return f"are sent with the {words(told)}, in every round"
     if counted(sent := method.start.declares(net, classes)):
-        return f"leave with the {words(sent)}, once, before the first round"
+        return f"are sent with the {words(sent)}, once, before the first round"
     return "stay with the client"
 
 
@@ -168,24 +171,26 @@ def _training(method: Method) -> str:
 
 def _sharing(share: Share) -> str:
     if share.part == "none":
-        return "nothing travels; every client goes on with its own"
-    said = f"{share.part} travels, as far as somebody trains it"
-    return said + ("; what else is trained is thrown away" if share.rest == "reset" else "")
+        return "nothing travels; every client continues with its own model"
+    said = f"{share.part} travels, as far as clients train it"
+    return said + ("; other parts are reset after local training" if share.rest == "reset" else "")
 
 
 def _rule(axis: str, method: Method) -> str:
+    """The choice on an axis: its name, its options, and the first sentence of its docstring."""
     value = getattr(method, axis)
     options: dict[str, Any] = axis_to_config(AXES[axis], value)
     name = options.pop("name")
-    if options.get("phases") == ():  # nothing is fine-tuned, so at no rate
+    if options.get("phases") == ():  # nothing is fine-tuned, so the rate has no effect
         options = {key: option for key, option in options.items() if key not in ("phases", "factor", "rate")}
-    if options.get("clip") == 0:  # no bound
+    if options.get("clip") == 0:  # 0: gradients are not clipped
         del options["clip"]
     shown = ", ".join(f"{key}={_short(option)}" for key, option in options.items())
     return f"{name}{f' ({shown})' if shown else ''}: {plain(type(value).__doc__ or '')}"
 
 
 def _short(option: Any) -> Any:
+    """An option as it is shown: phases by the names of their parts."""
     if isinstance(option, tuple | list):
         return "+".join(str(phase["part"]) for phase in option)
     return option

@@ -26,21 +26,21 @@ def audit(
         list[str] | None, typer.Argument(metavar="METHOD | CONFIG.toml", help="As `torso run` takes them.")
     ] = None,
     sets: Sets = [],  # noqa: B006  typer copies it
-    runs: Annotated[int, typer.Option(min=1, help="Runs, each with canaries and noise of its own.")] = 256,
-    canaries: Annotated[int, typer.Option(min=1, help="Canaries in each run.")] = 16,
+    runs: Annotated[int, typer.Option(min=1, help="Number of runs. Each has its own canaries and noise.")] = 256,
+    canaries: Annotated[int, typer.Option(min=1, help="Number of canaries in each run.")] = 16,
     sees: Annotated[str, typer.Option(help="Which models the auditor sees: all, or last.")] = "all",
-    confidence: Annotated[float, typer.Option(help="Of what is concluded, below 1.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence of the result, from 0.5 to below 1.")] = 0.95,
     claimed_noise: Annotated[
-        float, typer.Option(min=0, help="Judge an accountant that counts this noise, whatever the run adds.")
+        float, typer.Option(min=0, help="Test the ε that this noise would give, instead of the noise of the run.")
     ] = 0.0,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write what was found there, too.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Also write the result to this file.")] = None,
     plugin: Plugins = [],  # noqa: B006
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Test the privacy that a config claims. Many runs of it have canaries among their clients: each sends a chosen
-    update, or nothing. How well the two kinds can be told apart bounds ε from below. Exit status 1: the claim is
-    refuted.
+    """Test the privacy that a config claims. The command runs it many times with canaries among the clients. Each
+    canary sends a chosen update, or nothing. How well the auditor can tell which gives a lower bound on ε. Exit
+    status 1: the claim is refuted.
 
     Example: torso audit fedavg --set privacy.epsilon=8 --runs 256"""
     with starting(quiet):
@@ -51,7 +51,7 @@ def audit(
     if sees not in ("all", "last"):
         raise RequestError(f"--sees {sees!r} is unknown. Accepted: all, last")
     if not 0.5 <= confidence < 1:
-        raise RequestError(f"--confidence {confidence:g} is no confidence. Accepted: 0.5 or more, below 1")
+        raise RequestError(f"--confidence {confidence:g} is out of range. Accepted: 0.5 or more, below 1")
     if out is not None and not out.parent.is_dir():
         raise RequestError(f"--out {str(out)!r}: the folder {str(out.parent)!r} does not exist.")
     console = Console(stderr=True)

@@ -17,7 +17,7 @@ _PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 _SOURCES = ("cifar10", "synthetic")
 
 
-_bench = typer.Typer(help="Measure speed on this machine.")
+_bench = typer.Typer(help="Measure Torso's speed on this machine.")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,43 +29,43 @@ def add_to(app: typer.Typer) -> None:
 def bench_engine(
     bodies: Annotated[str, typer.Option(help="Networks, with commas between them.")] = "conv4,mobilenet",
     clients: Annotated[str, typer.Option(help="Numbers of stacked clients, with commas between them.")] = "10,100",
-    batch: Annotated[int, typer.Option(min=1, help="Images of a client in a step.")] = 50,
+    batch: Annotated[int, typer.Option(min=1, help="Images per client and step.")] = 50,
     precision: Precision = "auto",
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Measure training steps of stacked clients in images per second, beside clients one by one and one large
-    model."""
+    """Measure training steps in images per second: stacked clients, clients one by one, and one model on all the
+    images."""
     from torso.engine.bench import measure_engine
     from torso.runs.devices import device_named
 
     try:
         counts = [int(count) for count in clients.split(",")]
     except ValueError:
-        raise RequestError(f"--clients {clients!r} is no list of numbers. Example: 10,100") from None
+        raise RequestError(f"--clients {clients!r} is not a list of numbers. Example: 10,100") from None
     if min(counts) < 1:
-        raise RequestError(f"--clients {clients!r}: at least one client steps. Example: 10,100")
+        raise RequestError(f"--clients {clients!r}: numbers of clients begin at 1. Example: 10,100")
     _check("--precision", precision, _PRECISIONS)
     found = measure_engine(bodies.split(","), counts, batch, precision, device_named(device))
-    rows = [{**row, "times_centralised": row.get("times_centralised", "")} for row in found["rows"]]
-    rows = [{"times_one_by_one": "", **row} for row in rows]
+    empty = {"times_one_by_one": "", "times_centralised": ""}  # some rows have only one of the two
+    rows = [{**empty, **row} for row in found["rows"]]
     columns = ("body", "what", "clients", "images_per_s", "times_one_by_one", "times_centralised", "warm_up_s")
     _print(found, [{column: row[column] for column in columns} for row in rows], as_json)
 
 
 @_bench.command("pfl")
 def bench_pfl(
-    root: Annotated[str, typer.Option(help="Where CIFAR-10 is; default: what torso data get has fetched.")] = "",
-    source: Annotated[str, typer.Option(help="cifar10, or synthetic, for the time alone.")] = "cifar10",
-    rounds: Annotated[int, typer.Option(min=1, help="The benchmark has 1,500.")] = 1500,
+    root: Annotated[str, typer.Option(help="Folder of CIFAR-10; default: the download of `torso data get`.")] = "",
+    source: Annotated[str, typer.Option(help="cifar10; or synthetic, to measure only the time.")] = "cifar10",
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds; the benchmark has 1,500.")] = 1500,
     precision: Precision = "auto",
     device: Device = "auto",
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run pfl-research's own benchmark (CIFAR-10, 1,000 clients of 50 images, 50 a round, a CNN with dropout) and
-    print how long it took."""
+    """Run the benchmark of pfl-research and print how long it took: CIFAR-10, 1,000 clients of 50 images, 50 clients
+    a round, a CNN with dropout."""
     from torso.report.pfl_bench import measure_pfl, pfl_config
 
     _check("--precision", precision, _PRECISIONS)

@@ -1,4 +1,4 @@
-"""Runs side by side: grouped by experiment over seeds, with a baseline to be measured against."""
+"""Several runs as one comparison: grouped by experiment over seeds, and measured against a baseline."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ from torso.report.privacy import in_words
 from torso.report.records import Record, Scores, find, names_apart, read
 from torso.report.statistics import Difference, Refused, paired_difference
 
-_HOW = {"workers", "checkpoint_every", "engine", "device", "clients_at_once", "compile", "seed", "ray"}  # how, not what
-_WHEN = {"every", "during", "names", "analyses", "analyses_every"}  # of [measure]: what is looked at, not what is done
-_NOT_DATA = {"augment", "normalize"}  # of [data]: what a network sees of the same images
+_HOW = {"workers", "checkpoint_every", "engine", "device", "clients_at_once", "compile", "seed", "ray"}
+"""Keys of [run] that say how a run is computed, not what: runs that differ in them are the same experiment."""
+_WHEN = {"every", "during", "names", "analyses", "analyses_every"}
+"""Keys of [measure] that say what is measured and when; they do not change training."""
+_NOT_DATA = {"augment", "normalize"}
+"""Keys of [data] that change what a network sees of the same images."""
 
+# measures that a comparison may be about first, in order of preference
 HEADLINES = ("personalized", "personal", "initial", "generic_as_personal", "generic")
 TITLES = {
     "initial": "initial",
@@ -45,26 +49,28 @@ TITLES = {
 
 
 def title_of(measure: str) -> str:
+    """A measure's name as tables and charts show it."""
     if measure.startswith("personalized@"):
         return f"personalised, {measure.partition('@')[2]} epochs"
     return TITLES.get(measure, measure.replace("_", " "))
 
 
 def scale_of(measure: str) -> str:
-    """The label of an axis for a measure."""
+    """The axis label of a measure."""
     return title_of(measure) if measure.startswith("ece_") else f"{title_of(measure)} accuracy"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One experiment over its seeds; `good` are the runs whose numbers count."""
+    """One experiment with its runs, one for each seed."""
 
     label: str
-    place: int  # decides its colour
+    place: int  # position among the entries; it chooses the colour
     runs: tuple[Record, ...]
 
     @cached_property
     def good(self) -> tuple[Record, ...]:
+        """The runs that ended well. Only their numbers count."""
         return tuple(run for run in self.runs if run.ok)
 
     @property
@@ -73,6 +79,7 @@ class Entry:
 
     @property
     def measures(self) -> list[str]:
+        """The measures that at least one good run has."""
         return list(dict.fromkeys(name for run in self.good for name in run.accuracy))
 
     def by_seed(self, measure: str) -> dict[int, Scores]:
@@ -81,7 +88,7 @@ class Entry:
         }
 
     def pooled(self, measure: str) -> Scores | None:
-        """The clients of all seeds together; over seeds where the measure has no clients."""
+        """Scores over the clients of all seeds together; over seeds if the measure has no clients."""
         found = [run.accuracy[measure] for run in self.good if measure in run.accuracy]
         values = [v for scores in found for v in (scores.clients or (scores.mean,))]
         return Scores.of(values) if values else None
@@ -101,6 +108,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Comparison:
+    """Entries and the one that the others are compared with."""
+
     entries: tuple[Entry, ...]
     baseline: Entry
 
@@ -110,20 +119,21 @@ class Comparison:
 
     @cached_property
     def measures(self) -> list[str]:
-        """In the order of TITLES, others after; sweeps of epochs have a chart of their own."""
+        """All measures: first those of TITLES in its order, then others. Without sweeps of epochs (`name@E`), which a
+        chart shows."""
         found = dict.fromkeys(name for entry in self.entries for name in entry.measures if "@" not in name)
         return sorted(found, key=lambda name: list(TITLES).index(name) if name in TITLES else len(TITLES))
 
     @cached_property
     def headline(self) -> str | None:
-        """The measure that the page speaks of first: known of most methods, personal before generic."""
+        """The measure that the page puts first: of those that the most entries have, the first of HEADLINES."""
         counts = {name: sum(name in entry.measures for entry in self.entries) for name in self.measures}
         most = max(counts.values(), default=0)
         order = [*(name for name in HEADLINES if counts.get(name) == most), *counts]
         return order[0] if order else None
 
     def difference(self, entry: Entry, measure: str, baseline: Entry | None = None) -> Difference | Refused:
-        """Paired, and refused where the two did not see the same data."""
+        """The paired difference of an entry to the baseline, or the reason why there is none (e.g. different data)."""
         other = baseline or self.baseline
         ours, theirs = entry.by_seed(measure), other.by_seed(measure)
         if not ours or not theirs:
@@ -135,33 +145,35 @@ class Comparison:
         return paired_difference(ours, theirs)
 
     def notes(self) -> list[str]:
-        """What a reader must know before reading a number."""
+        """What a reader must know before reading the numbers: failures, unreadable files, different data, privacy."""
         odd = [*_failures(self.entries), *_problems(self.entries), *_strangers(self)]
         untrained = [f"{each.label}: {said}" for each in self.entries if (said := unheard.in_words(each.good))]
         return [*odd, *untrained, *_private(self.entries)]
 
 
 def _private(entries: Sequence[Entry]) -> list[str]:
-    """What the privacy of each method has cost, once for all seeds with the same numbers."""
+    """The privacy cost of each private entry. Seeds with the same numbers share a sentence."""
     found = [(entry, [in_words(run.result.get("privacy")) for run in entry.runs]) for entry in entries]
     if not any(words for _, each in found for words in each):
         return []
     said = [f"{entry.label}: private, {words}." for entry, each in found for words in dict.fromkeys(each) if words]
-    return [*said, "ε is of what travels. Losses, accuracies and personal models are computed without noise."]
+    return [*said, "ε covers what clients send. Losses, accuracies and personal models are computed without noise."]
 
 
 def compare_records(records: Sequence[Record], baseline: str | None = None) -> Comparison:
-    """Group, label, and choose the baseline: as asked, else fedavg, else the first that succeeded."""
+    """Records grouped and labelled, with a baseline: the one asked for, else fedavg, else the first that succeeded."""
     entries = _entries(records)
     return Comparison(entries, _baseline(entries, baseline))
 
 
 def compare_folders(paths: Iterable[str | Path], baseline: str | None = None) -> Comparison:
+    """The comparison of all runs in these folders."""
     return compare_records([read(folder) for folder in find(paths)], baseline)
 
 
 def relabelled(comparison: Comparison, labels: Mapping[str, str]) -> Comparison:
-    """With other words for some entries, by their label or by a method that only one of them has."""
+    """The comparison with new labels for some entries. `labels`: an old label, or a method that only one entry has →
+    the new label."""
     known = [entry.label for entry in comparison.entries]
     methods = [entry.runs[0].method for entry in comparison.entries]
     for name in labels:
@@ -190,12 +202,12 @@ def _baseline(entries: Sequence[Entry], asked: str | None) -> Entry:
 
 
 def _entries(records: Sequence[Record]) -> tuple[Entry, ...]:
-    groups: dict[tuple[str, int], list[Record]] = {}
+    groups: dict[tuple[str, int], list[Record]] = {}  # by experiment and repetition
     for record in records:
-        what, again = _experiment(record), 0
-        while any(run.seed == record.seed for run in groups.get((what, again), ())):
-            again += 1  # the same experiment and seed once more is a row of its own
-        groups.setdefault((what, again), []).append(record)
+        experiment, repetition = _experiment(record), 0
+        while any(run.seed == record.seed for run in groups.get((experiment, repetition), ())):
+            repetition += 1  # the same experiment and seed again gets its own row
+        groups.setdefault((experiment, repetition), []).append(record)
     labels = _labels([group[0] for group in groups.values()])
     return tuple(
         Entry(label, place, tuple(group))
@@ -204,6 +216,7 @@ def _entries(records: Sequence[Record]) -> tuple[Entry, ...]:
 
 
 def _experiment(record: Record) -> str:
+    """A key that all seeds of one experiment share."""
     if not record.config:
         return f"{record.method} {record.folder}"
     tree = {name: dict(part) if isinstance(part, dict) else part for name, part in record.config.items()}
@@ -214,7 +227,7 @@ def _experiment(record: Record) -> str:
 
 
 def _labels(firsts: Sequence[Record]) -> list[str]:
-    """The method's name, with what tells it from another row of the same name."""
+    """The method's name; if several rows have it, also the config keys that differ, or the folder."""
     labels = []
     for record in firsts:
         alike = [other for other in firsts if other.method == record.method]
@@ -231,15 +244,16 @@ def _labels(firsts: Sequence[Record]) -> list[str]:
 
 
 def differing_keys(records: Sequence[Record]) -> list[str]:
-    """Config keys that do not have one value in all runs, apart from seeds and how they were run."""
+    """Config keys whose value is not the same in all runs. Seeds and how runs were computed are left out."""
     trees = [flat(record.config) for record in records if record.config]
     keys = dict.fromkeys(key for tree in trees for key in tree)
     free = {f"run.{key}" for key in _HOW} | {f"measure.{key}" for key in _WHEN}
-    told = [key for key in keys if key not in free and not key.startswith("run.ray.")]
-    return [key for key in told if len({json.dumps(t.get(key), default=str) for t in trees}) > 1]
+    compared = [key for key in keys if key not in free and not key.startswith("run.ray.")]
+    return [key for key in compared if len({json.dumps(t.get(key), default=str) for t in trees}) > 1]
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested config as one dict with dotted keys, such as `train.lr`."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
         found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -247,7 +261,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def data_differ(a: Record, b: Record) -> str:
-    """Why the clients of two runs may not be paired; empty where they may."""
+    """The reason why the clients of two runs cannot be paired; "" if they can."""
     if a is b:
         return ""
     if not a.config or not b.config:
@@ -289,20 +303,20 @@ def _problems(entries: Sequence[Entry]) -> list[str]:
 
 
 def _strangers(comparison: Comparison) -> list[str]:
-    """Entries whose clients are not the baseline's."""
+    """A note for each entry whose clients are not the baseline's."""
     found = []
     for entry in comparison.entries:
-        whys = {data_differ(a, b) for a in entry.good for b in comparison.baseline.good if a.seed == b.seed} - {""}
-        if whys:
+        reasons = {data_differ(a, b) for a in entry.good for b in comparison.baseline.good if a.seed == b.seed} - {""}
+        if reasons:
             found.append(
-                f"{entry.label} and {comparison.baseline.label} did not meet the same clients ({sorted(whys)[0]}): "
-                "their numbers stand side by side, but no difference is tested."
+                f"{entry.label} and {comparison.baseline.label} did not have the same clients "
+                f"({sorted(reasons)[0]}): both are shown, but no difference is tested."
             )
     return found
 
 
 def share_below(ours: Sequence[float], theirs: Sequence[float]) -> tuple[int, int, int]:
-    """How many clients lose, stay and gain, of those measured on both sides."""
+    """How many clients (lose, stay equal, gain) from `theirs` to `ours`, of those measured in both."""
     both = [(a, b) for a, b in zip(ours, theirs, strict=True) if not (math.isnan(a) or math.isnan(b))]
     lose, gain = sum(a < b for a, b in both), sum(a > b for a, b in both)
     return lose, len(both) - lose - gain, gain

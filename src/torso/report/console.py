@@ -1,4 +1,4 @@
-"""Lines beside the result, on the error stream."""
+"""Notes to the user, on the error stream, so that the output stream holds only the result."""
 
 from __future__ import annotations
 

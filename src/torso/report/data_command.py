@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 data_app = typer.Typer(help="Download data sets, and look at your own data.", no_args_is_help=True)
 data_app.command("look")(look)
 
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of all data sets; default: $TORSO_DATA, ./data.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of all data sets; default: $TORSO_DATA, else ./data.")
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -30,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
 
 @data_app.command("list")
 def list_(out: Out = None, as_json: Json = False) -> None:
-    """List the data sets that can be downloaded, their size and terms, and which are there."""
+    """List the data sets that can be downloaded: size, terms, and whether each is already here."""
     from torso.data.fetch_catalogue import ALIASES, BY_HAND, data_home
     from torso.report.printing import print_list
 
@@ -39,7 +41,7 @@ def list_(out: Out = None, as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(rows))
         return
-    shown = ("name", "size", "classes", "MB", "there", "terms")  # a terminal has no room for more: --json has all
+    shown = ("name", "size", "classes", "MB", "there", "terms")  # --json has all columns
     print_list([{name: _short(row[name]) for name in shown} for row in rows], as_json=False)
     console = Console()
     for alias, name in ALIASES.items():
@@ -79,16 +81,19 @@ def _short(value: object) -> str:
 @data_app.command("get")
 def get(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME…]", help="Data sets; without one they are listed.")
+        list[str] | None, typer.Argument(metavar="[NAME…]", help="Data sets; without a name, all are listed.")
     ] = None,
     out: Out = None,
     source: Annotated[
-        str, typer.Option("--from", metavar="URL", help="Folder with the files; default: $TORSO_MIRROR, official ones.")
+        str,
+        typer.Option(
+            "--from", metavar="URL", help="Folder with the files; default: $TORSO_MIRROR, else the official site."
+        ),
     ] = "",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Download data sets, check them, and say how to use them. A download that was cut off goes on where it ended."""
+    """Download data sets, check them, and say how to use them. An interrupted download continues where it stopped."""
     if not names:
         list_(out, as_json)
         return
@@ -96,7 +101,7 @@ def get(
     from torso.data.fetch_catalogue import data_set
 
     for name in names:
-        data_set(name)  # all names, before anything is downloaded
+        data_set(name)  # raises for an unknown name, before anything is downloaded
     done = []
     for name in names:
         with _watching(quiet) as watcher:
@@ -125,7 +130,7 @@ def _tell(got: Got, out: Path | None) -> None:
 
 @contextmanager
 def _watching(quiet: bool) -> Iterator[Watcher]:
-    """Bars on a terminal, a few lines elsewhere, nothing when quiet; on the error stream."""
+    """Shows progress on the error stream: bars on a terminal, a few lines elsewhere, nothing if quiet."""
     from torso.data.fetch import Watcher
     from torso.report.download_bars import Bars, Lines
 
@@ -139,5 +144,5 @@ def _watching(quiet: bool) -> Iterator[Watcher]:
         else:
             yield Lines(console)
     except KeyboardInterrupt:
-        console.print("stopped: what has come is kept, and the same command goes on from there", soft_wrap=True)
+        console.print("stopped: the data so far are kept, and the same command goes on from there", soft_wrap=True)
         raise

@@ -1,4 +1,5 @@
-"""The generated parts of the documentation: `python -m torso.report.docs` rewrites them; a test compares."""
+"""The generated sections of the documentation. `python -m torso.report.docs` rewrites them; a test checks that they are
+up to date."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
 
 
 def table(rows: list[dict[str, object]]) -> str:
-    """Rows of one shape as a Markdown table."""
+    """Rows with the same columns as a Markdown table."""
     heads = [str(name).replace("_", " ") for name in rows[0]]
     lines = [heads, ["---"] * len(heads), *([str(v).replace("|", "\\|") for v in row.values()] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -53,7 +54,7 @@ def references() -> str:
 
 
 def sections() -> dict[str, str]:
-    """Every generated section by its name."""
+    """The text of every generated section, by its name."""
     rows = list_methods()
     return {
         "methods": table([_only(row, "name", "paper", "differs_from_fedavg", "about") for row in rows]),
@@ -80,14 +81,14 @@ def sections() -> dict[str, str]:
 
 
 def fill(text: str) -> str:
-    """The text with what stands between its markers made anew."""
+    """The page with the text between all its markers generated again."""
     for name, made in sections().items():
         text = replaced(text, name, made)
     return text
 
 
 def replaced(text: str, name: str, made: str) -> str:
-    """The text with another section of this name, if it has one."""
+    """The page with a new text in the section of this name, if it has this section."""
     begin = BEGIN.format(name)
     if begin not in text:
         return text

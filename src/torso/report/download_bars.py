@@ -1,4 +1,4 @@
-"""How a download goes, for a person: bars on a terminal, a line for every quarter elsewhere."""
+"""Progress of a download: bars on a terminal, a line for every quarter elsewhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torso.data.fetch import Watcher
 
 
 class Lines(Watcher):
-    """Lines of progress, for logs and pipes."""
+    """Progress as lines, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.told: dict[str, int] = {}  # file → quarters that were told
+        self.quarters: dict[str, int] = {}  # file → the last quarter that was printed
 
     def moved(self, file: str, done: int, total: int) -> None:
         self._tell(file, done, total, f"{total / 1e6:,.1f} MB")
@@ -24,8 +24,8 @@ class Lines(Watcher):
 
     def _tell(self, what: str, done: int, total: int, amount: str) -> None:
         quarters = 4 * done // max(1, total)
-        if quarters > self.told.get(what, -1):
-            self.told[what] = quarters
+        if quarters > self.quarters.get(what, -1):
+            self.quarters[what] = quarters
             self.note(f"{what}: {100 * done // max(1, total)}% of {amount}")
 
     def note(self, text: str) -> None:
@@ -33,7 +33,7 @@ class Lines(Watcher):
 
 
 class _Amount(ProgressColumn):
-    """`25.2 / 170.5 MB  20.9 MB/s` of a file, `500 / 110,000` of what is made."""
+    """How much is done: `25.2 / 170.5 MB  20.9 MB/s` of a file, `500 / 110,000` samples of what is being converted."""
 
     def render(self, task: Task) -> Text:
         if not task.fields["in_bytes"]:
@@ -43,7 +43,7 @@ class _Amount(ProgressColumn):
 
 
 class Bars(Watcher):
-    """One bar for each file, and one for what is made of them."""
+    """Progress as bars: one for each file, and one for each conversion of files."""
 
     def __init__(self, console: Console) -> None:
         self.progress = Progress(

@@ -26,7 +26,8 @@ def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a client.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the models go: an empty or new folder.")],
     clients: Annotated[
-        str, typer.Option("--clients", "--client", help="Whose personal models: all, names, or numbers (0,3).")
+        str,
+        typer.Option("--clients", "--client", help="Clients whose models are written: all, names, or numbers (0,3)."),
     ] = "",
     generic: Annotated[
         bool, typer.Option("--generic", help="Write the generic model; the default if no client is named.")
@@ -34,47 +35,46 @@ def export(
     held: Annotated[bool, typer.Option("--held", help="Write the clients' models before personalisation.")] = False,
     new: Annotated[
         Path | None,
-        typer.Option(metavar="DATA.npz", help="Make a model for a new client: images (or samples), labels."),
+        typer.Option(metavar="DATA.npz", help="Make a model for a new client from its images (or samples) and labels."),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=0, help="Epochs that the new client trains; default: as in the run.")
+        int | None, typer.Option(min=0, help="Epochs of training for --new; default: as in the run.")
     ] = None,
     data_root: DataRoot = None,
     accept_changed_data: ChangedData = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N; default: run.device of the run.")] = "",
     formats: Annotated[
         list[str],
-        typer.Option("--format", help="safetensors (the default), onnx, torch-export; several with commas."),
+        typer.Option("--format", help="safetensors (the default), onnx, torch-export; separate several by commas."),
     ] = [],  # noqa: B006  typer copies it
     preprocessing: Annotated[
         str,
-        typer.Option(help="inside: ONNX and torch.export files take samples as they are; beside: prepared ones."),
+        typer.Option(help="inside: ONNX and torch.export files take raw samples; beside: prepared samples."),
     ] = "inside",
     norm: Annotated[
         str,
         typer.Option(
-            help="calibrated: BatchNorm without running statistics gets those of training data; batch: no change."
+            help="calibrated: BatchNorm gets running statistics from training data if it has none; batch: no change."
         ),
     ] = "calibrated",
-    opset: Annotated[int | None, typer.Option(help="Opset of ONNX files; default: 20.")] = None,
+    opset: Annotated[int | None, typer.Option(help="ONNX opset; default: 20.")] = None,
     plugin: Plugins = [],  # noqa: B006  typer copies it
     as_json: Json = False,
 ) -> None:
-    """Write models of a finished run as files (safetensors, ONNX, torch.export), and a page that says how to use
-    them."""
+    """Write the models of a finished run as files (safetensors, ONNX, torch.export), with a page on their use."""
     load_plugins(plugin)
     from torso.results.export import Form, check_empty, chosen_clients, read_samples
     from torso.results.export import export as write
     from torso.runs.load import load
 
-    check_empty(out)  # before data are read
+    check_empty(out)  # fails early, before data are read
     form = Form.asked(formats, preprocessing, norm, opset)
     of_federation = _of_federation(folder, out, form, plain=not (clients or held or new))
     if of_federation is not None:
         _tell(out, of_federation, as_json)
         return
     if epochs is not None and new is None:
-        raise RequestError(f"--epochs {epochs} is of a new client, and there is none. Example: --new data.npz")
+        raise RequestError(f"--epochs {epochs} is only for a new client. Give its data too. Example: --new data.npz")
     samples = read_samples(new) if new else None
     result = load(folder, data_root=data_root, device=device, accept_changed_data=accept_changed_data)
     exported = write(
@@ -91,19 +91,21 @@ def export(
 
 
 def _of_federation(folder: Path, out: Path, form: Form, plain: bool) -> Exported | None:
-    """What a federation has left in a folder, at a client or on the server; None: the folder is of no federation.
+    """The exported model of a real federation's folder, at a client or on the server; None for any other folder.
 
-    `plain`: whether nobody's model in particular is asked for."""
+    `plain`: no option asks for the models of certain clients. A federation's folder holds one model only."""
     from torso.federation.models import export_generic, export_own, is_home, is_served
 
     if not (is_home(folder) or is_served(folder)):
         return None
     if not plain:
         raise RequestError(
-            f"{str(folder)!r} is of a federation: a client's model is on that client's machine alone, and "
-            "everybody is asked for there. Leave --clients, --held and --new out."
+            f"{str(folder)!r} belongs to a real federation and holds one model. Other clients' models are only on "
+            "their own machines. Leave --clients, --held and --new out."
         )
-    return (export_own if is_home(folder) else export_generic)(folder, out, form=form)
+    if is_home(folder):
+        return export_own(folder, out, form=form)
+    return export_generic(folder, out, form=form)
 
 
 def _tell(out: Path, exported: Exported, as_json: bool) -> None:
@@ -115,8 +117,8 @@ def _tell(out: Path, exported: Exported, as_json: bool) -> None:
         print(json.dumps({"page": str(exported.page), "models": [str(path) for path in files], "calibrated": done}))
         return
     size = sum(path.stat().st_size for path in files) / 1e6
-    many = "" if len(files) == models else f" in {len(files)} files"
-    print(f"{out}: {models} model{'' if models == 1 else 's'}{many}, {size:.2f} MB. Use: {exported.page}")
+    in_files = "" if len(files) == models else f" in {len(files)} files"
+    print(f"{out}: {models} model{'' if models == 1 else 's'}{in_files}, {size:.2f} MB. Use: {exported.page}")
     for line in (*lines(exported.calibrations), exported.note):
         if line:
             print(line)

@@ -20,7 +20,7 @@ Client = Annotated[Path, typer.Argument(metavar="DIR", help="This machine's copy
 Name = Annotated[str, typer.Option(help="The client's name, such as clinic-3.")]
 
 _app = typer.Typer(
-    help="Clients on machines of their own, each with its own data; needs the package flwr (the extra flower).",
+    help="Run a real federation: each client has its own machine and data. Needs the package flwr (the extra flower).",
     no_args_is_help=True,
 )
 
@@ -34,36 +34,38 @@ def _say(text: str) -> None:
     Console(stderr=True).print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-def _warn(text: str) -> None:
+def _warn_insecure(text: str) -> None:
     Console(stderr=True).print(f"[bold red]INSECURE:[/] [red]{text}", soft_wrap=True, highlight=False)
 
 
 @_app.command()
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
-    host: Annotated[str, typer.Option(help="Where clients find the server: a host name or an IP address.")],
-    port: Annotated[int, typer.Option(help="The one port that has to be open on the server.")] = 9092,
+    host: Annotated[str, typer.Option(help="Address of the server for its clients: a host name or an IP address.")],
+    port: Annotated[int, typer.Option(help="The only port that must be open on the server.")] = 9092,
     names: Annotated[
-        list[str], typer.Option("--also", metavar="HOST", help="A further name that the certificate is good for.")
+        list[str], typer.Option("--also", metavar="HOST", help="Another name of the server for its certificate.")
     ] = [],  # noqa: B006  typer copies it
-    config: Annotated[Path | None, typer.Option(metavar="CONFIG.toml", help="The run; default: a small one.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS and no keys: for trials only.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(metavar="CONFIG.toml", help="Config of the run; default: a small example.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS and no keys: only for trials.")] = False,
 ) -> None:
-    """Write a federation: certificates for a trial, settings of the server and of clients, a config, a page."""
+    """Write the folder of a federation: certificates for a trial, settings of server and clients, a config, a guide."""
     _needs_flower()
     from torso.federation.folder import init as write
 
     place = write(folder, host, port, names, insecure, config)
     if insecure:
         Console(stderr=True).print(
-            "[bold red]INSECURE: no TLS, no authentication. Anybody who reaches the port may join."
+            "[bold red]INSECURE: no TLS, no authentication. Every machine that reaches the port may join."
         )
     print(f"{place.path}: a federation at {place.clients.server}. What to do next: {place.path / 'README.md'}")
 
 
 @_app.command()
 def serve(folder: Folder) -> None:
-    """Run the server until Ctrl-C; clients connect to it, and runs go over it."""
+    """Run the server until Ctrl-C. Clients and `torso federation run` connect to it."""
     _needs_flower()
     from torso.federation.flower.serve import serve as forever
     from torso.federation.folder import ServerPlace
@@ -73,23 +75,23 @@ def serve(folder: Folder) -> None:
 
 @_app.command()
 def key(folder: Client, name: Name) -> None:
-    """Make this client's key. The private half never leaves this machine; send the other to the server's operator."""
+    """Make this client's key pair. The private key stays here; send the public one to the server's operator."""
     _needs_flower()
     from torso.federation.folder import ClientPlace
     from torso.federation.keys import fingerprint, make_key, public_key
 
     public = make_key(ClientPlace.open(folder), name)
-    print(f"{public}: send this file to the server's operator, who admits it. To compare by telephone:")
+    print(f"{public}: send this file to the server's operator, who admits it. Compare its fingerprint by telephone:")
     print(fingerprint(public_key(public)))
 
 
 @_app.command()
 def admit(
     folder: Folder,
-    public: Annotated[Path, typer.Argument(metavar="NAME.pub", help="The public key that a client has sent.")],
+    public: Annotated[Path, typer.Argument(metavar="NAME.pub", help="The client's public key.")],
     name: Annotated[str, typer.Option(help="The client's name; default: that of the file.")] = "",
 ) -> None:
-    """Let a client in, by its public key; the server must be running."""
+    """Admit a client by its public key. The server must be running."""
     _needs_flower()
     from torso.federation.flower.control import admit as let_in
     from torso.federation.folder import ServerPlace
@@ -100,13 +102,13 @@ def admit(
 
 @_app.command()
 def revoke(folder: Folder, name: Annotated[str, typer.Argument(metavar="NAME", help="The client's name.")]) -> None:
-    """Let a client in no more; it is cut off at once, and its key is good for nothing from then on."""
+    """Remove a client: it is disconnected at once, and its key is refused from then on."""
     _needs_flower()
     from torso.federation.flower.control import revoke as shut_out
     from torso.federation.folder import ServerPlace
 
     shut_out(ServerPlace.open(folder), name)
-    print(f"{name} is revoked: it is cut off, and its key is not let in again.")
+    print(f"{name} is revoked: it is disconnected, and its key is refused from now on.")
 
 
 @_app.command()
@@ -118,14 +120,12 @@ def join(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
     threads: Annotated[
         int,
-        typer.Option(min=1, help="CPU threads. With 1 the bits are those of a simulation; with more they may differ."),
+        typer.Option(min=1, help="CPU threads. With 1 the result has the bits of a simulation; with more it may not."),
     ] = 1,
-    sums_only: Annotated[
-        bool, typer.Option("--sums-only", help="Take no part in runs without secure aggregation.")
-    ] = False,
+    sums_only: Annotated[bool, typer.Option("--sums-only", help="Refuse runs without secure aggregation.")] = False,
     plugin: Plugins = [],  # noqa: B006
 ) -> None:
-    """Take part in runs with this machine's data until Ctrl-C. What a run will send is printed when it begins."""
+    """Take part in runs with this machine's data until Ctrl-C. When a run begins, this prints what it will send."""
     _needs_flower()
     load_plugins(plugin)
     import torch
@@ -141,11 +141,11 @@ def join(
     from torso.runs.devices import device_named
     from torso.signals import terminated_as_interrupted
 
-    strange = [text for text in sets if not text.strip().startswith(("data.", "model.body", "model.weights"))]
-    if strange:
+    refused = [text for text in sets if not text.strip().startswith(("data.", "model.body", "model.weights"))]
+    if refused:
         raise RequestError(
-            f"--set {strange[0]!r}: a client sets how its data are read. Accepted: keys of data.*, and model.body and "
-            "model.weights of the run where these say how (a tokenizer)"
+            f"--set {refused[0]!r}: a client sets only how its data are read. Accepted: keys of data.*, and model.body "
+            "and model.weights if the run's network has a tokenizer"
         )
     place = ClientPlace.open(folder)
     own = Config.load(None, sets)
@@ -153,11 +153,11 @@ def join(
     torch.set_num_threads(threads)
     for remark in filter(None, (*found.remarks, what_columns_tell(found.told.columns))):
         _say(remark)
-    (place.path / name).mkdir(mode=0o700, exist_ok=True)  # what it will hold is nobody else's business
+    (place.path / name).mkdir(mode=0o700, exist_ok=True)  # only this user may read what the client will hold
     home = Home(name, found, place.path / name, device_named(device), _say, sums_only=sums_only)
     with terminated_as_interrupted(), FlowerClientLink(place, name, _say) as link:
         if place.insecure:
-            _warn("no TLS, no authentication: whoever is in between can read and change everything.")
+            _warn_insecure("no TLS, no authentication: every machine in between can read and change everything.")
         _say(
             f"{name} is connected to {place.settings.server} with {len(found.train)} training and {len(found.test)} "
             f"test samples of {len(found.classes)} class{'es' * (len(found.classes) != 1)}. Ctrl-C ends it."
@@ -165,13 +165,13 @@ def join(
         try:
             link.serve(home.answer)
         except KeyboardInterrupt:
-            _say(f"{name} has left. What it holds is in {home.folder}: with it, it can come back to a run.")
+            _say(f"{name} has left. Its state is in {home.folder}. With it, the client can return to a run.")
             raise typer.Exit from None
 
 
 @_app.command()
 def status(folder: Folder, as_json: Json = False) -> None:
-    """Say which clients are there, with how many samples."""
+    """List the clients: who is connected, with how many samples."""
     _needs_flower()
     from torso.federation.flower.server import FlowerServerLink
     from torso.federation.folder import ServerPlace
@@ -185,7 +185,7 @@ def status(folder: Folder, as_json: Json = False) -> None:
     except InUse:
         rows = status_of(place, None)
     if not rows and not as_json:
-        print("no client is admitted yet: torso federation admit")
+        print("no client is admitted yet. Admit one: torso federation admit")
         return
     shown = rows if as_json else [{key: row[key] for key in row if key not in ("input", "said")} for row in rows]
     print_list(shown, as_json)
@@ -194,10 +194,10 @@ def status(folder: Folder, as_json: Json = False) -> None:
 @_app.command()
 def models(
     folder: Client,
-    name: Annotated[str, typer.Option(help="Of this client alone.")] = "",
+    name: Annotated[str, typer.Option(help="Only the models of this client.")] = "",
     as_json: Json = False,
 ) -> None:
-    """List the personal models that this machine has; `torso export DIR/NAME --out …` hands the newest out."""
+    """List the personal models on this machine. `torso export DIR/NAME --out …` writes the newest as files."""
     from torso.federation.folder import ClientPlace
     from torso.federation.models import is_home, models_of
     from torso.report.printing import print_list
@@ -218,11 +218,11 @@ def models(
         for model in models_of(home)
     ]
     if not rows and not as_json:
-        print(f"no run has ended here yet ({place.path}).")
+        print(f"{place.path} holds no model: no run has ended here yet.")
         return
     print_list(rows, as_json)
     if not as_json:
-        print(f"accuracy on the client's own test data. To take one out: torso export {folder}/NAME --out DIR")
+        print(f"Accuracy is on the client's own test data. To export a model: torso export {folder}/NAME --out DIR")
 
 
 def _rounded(percent: float | None) -> float | str:
@@ -234,12 +234,12 @@ def split(
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder.")],
     config: Annotated[
         Path | None,
-        typer.Argument(metavar="[CONFIG.toml]", help="A run that can be simulated; left out: the defaults."),
+        typer.Argument(metavar="[CONFIG.toml]", help="Config of a simulated run; default: all defaults."),
     ] = None,
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Write the clients of a simulated run as files, one each, so that the same federation can be tried for real."""
+    """Write each client of a simulated run as a file, to try the same federation on real machines."""
     from torso.config import Config
     from torso.federation.split import split as write
 
@@ -247,7 +247,7 @@ def split(
     if as_json:
         print(json.dumps({"clients": [str(path) for path in written], "config": str(out / "config.toml")}))
         return
-    print(f"{out}: {len(written)} clients ({written[0].name} …), config.toml, and test.npz for a server that wants it.")
+    print(f"{out}: {len(written)} clients ({written[0].name} …), config.toml, and test.npz, a test set for the server.")
 
 
 @_app.command()
@@ -256,28 +256,33 @@ def run(
         Path,
         typer.Argument(
             metavar="CONFIG.toml|DIR",
-            help="A config, or a federation's folder: with the config in there, or with that of the run to resume.",
+            help="A config; or a federation's folder, whose config.toml is used (with --resume: that of the run).",
         ),
     ],
     at: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The federation's folder; default: where the config lies, or here."),
+        typer.Option(
+            metavar="DIR", help="The federation's folder; default: the config's folder, else the current one."
+        ),
     ] = None,
     sets: Sets = [],  # noqa: B006
     out: RunOut = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Continue from the newest whole checkpoint, or hand out models once more."),
+        typer.Option(
+            "--resume",
+            help="Continue from the newest complete checkpoint. After the last round: hand out the models again.",
+        ),
     ] = False,
     test: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="A test set of the server's own, for the generic model.")
+        Path | None, typer.Option(metavar="PATH", help="The server's own test set, for the generic model.")
     ] = None,
     plugin: Plugins = [],  # noqa: B006
     tensorboard: TensorBoard = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train with the clients that are there, and print the result. Run it on the server's machine."""
+    """Train with the connected clients and print the result. Run it on the server's machine."""
     _needs_flower()
     load_plugins(plugin)
     from torso.config import Config
@@ -313,18 +318,20 @@ def run(
 
 
 def _federation_of(config: Path, at: Path | None) -> Path:
-    """The federation that a config is for: the one that is named, that it lies in, or that one stands in."""
+    """The folder of the federation: the one given by --at, else the config's folder, else the current folder."""
     if at is not None:
         return at
-    lies_in = config if config.is_dir() else config.parent
-    return lies_in if (lies_in / "server").is_dir() else Path()
+    beside_config = config if config.is_dir() else config.parent
+    return beside_config if (beside_config / "server").is_dir() else Path()
 
 
 def _needs_flower() -> None:
-    """Say which package is missing before anything else goes wrong."""
+    """Refuse with a hint if Flower is not installed, and turn off its telemetry."""
     import os
     from importlib.util import find_spec
 
     if find_spec("flwr") is None:
-        raise RequestError("a real federation runs over Flower, which is not installed. Install it: torso[flower]")
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # nothing is told to anybody but the federation
+        raise RequestError(
+            "a real federation needs Flower, which is not installed. Install it with: pip install 'torso[flower]'"
+        )
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # no data leave the federation

@@ -1,4 +1,4 @@
-"""The config that fits some data: a place to begin, not a tuned one."""
+"""A config made from a look at some data: a starting point, not a tuned one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torso.data.inventory import Stock
 from torso.data.survey import Survey
 from torso.data.texts import Texts
 
-_SIDES = (16, 32, 64)  # data.size: larger images cost more, and keep more detail
-_KEEP = 96  # images of one size are taken as they are up to this side
-_SECTIONS = ("csv", "text", "npz", "folder")
+_SIDES = (16, 32, 64)  # candidates for data.size in pixels: larger images cost more and keep more detail
+_KEEP = 96  # if all images have one size with sides up to this many pixels, they are not resized
+_SECTIONS = ("csv", "text", "npz", "folder")  # sections of [data] that say how files are read
 
 
 def fitting(stock: Stock, found: Survey) -> dict[str, Any]:
-    """The tree of a config.toml, with the keys that matter; checked, so that `torso run` takes it."""
+    """A config tree with the keys that matter for these data. It is validated, so `torso run` accepts it."""
     data = {**_data(stock, found), **_dealt(found)}
     tree = {
         "data": data,
@@ -33,29 +33,32 @@ def fitting(stock: Stock, found: Survey) -> dict[str, Any]:
 
 
 def as_toml(tree: dict[str, Any], path: Path) -> str:
+    """The text of config.toml, with a comment that says where it comes from."""
     head = (
         f"# Made by `torso data look {path}`. Train it: torso run config.toml\n"
-        "# Rounds and batch size are a place to begin. Every key: docs/reference.md\n\n"
+        "# Rounds and batch size are a starting point, not tuned. All keys: docs/reference.md\n\n"
     )
     return head + tomli_w.dumps(tree)
 
 
 def _data(stock: Stock, found: Survey) -> dict[str, Any]:
-    """What is read, and the keys of it that are not as usual."""
-    options, usual = stock.options, DataConfig()
+    """The [data] section: which data are read, and the keys that differ from their defaults."""
+    options, defaults = stock.options, DataConfig()
     tree: dict[str, Any] = {"source": options.source, "root": options.root}
     size = options.size or (_side(found) if stock.input is None else 0)
     if size:
         tree["size"] = size
     for name in _SECTIONS:
-        section, plain = getattr(options, name).model_dump(mode="json"), getattr(usual, name).model_dump(mode="json")
-        if changed := {key: value for key, value in section.items() if value != plain[key]}:
+        section = getattr(options, name).model_dump(mode="json")
+        default = getattr(defaults, name).model_dump(mode="json")
+        if changed := {key: value for key, value in section.items() if value != default[key]}:
             tree[name] = changed
     return tree
 
 
 def _side(found: Survey) -> int:
-    """0: as they are, where all images have one small size; else a side that most of them are not smaller than."""
+    """data.size in pixels: 0 (no resizing) if all images have one small size, else the largest candidate that at least
+    half of the images reach with their shorter side."""
     height, width, _ = found.sizes[0]
     if len(found.sizes) == 1 and max(height, width) <= _KEEP:
         return 0
@@ -64,11 +67,13 @@ def _side(found: Survey) -> int:
 
 
 def _dealt(found: Survey) -> dict[str, Any]:
-    """The clients that the data name; else two shards of one class for each of a few clients."""
+    """The keys that deal samples to clients: the clients that the data name, else a few clients with two or more
+    one-class shards each."""
     if found.clients:
         return {"partition": "by-client", "clients": 0}
     samples, classes = int(np.sum(found.train)), len(found.classes)
-    samples -= 0 if found.parted else round(0.2 * samples)
+    if not found.parted:
+        samples -= round(0.2 * samples)  # these will be the test samples
     clients = min(10, max(2, samples // 50))
     shards = max(2, -(-classes // clients))
     if clients * shards > samples:
@@ -77,6 +82,7 @@ def _dealt(found: Survey) -> dict[str, Any]:
 
 
 def _body(stock: Stock, found: Survey, size: int) -> str:
+    """The network for this kind of input; for images also by their size."""
     if isinstance(stock.input, Tokens | Texts):
         return "embedding-mean"
     if stock.input is not None and not isinstance(stock.input, Pixels):
@@ -86,7 +92,7 @@ def _body(stock: Stock, found: Survey, size: int) -> str:
 
 
 def _training(found: Survey, clients: int) -> dict[str, Any]:
-    """All clients in every round where there are few; about four batches of a client in an epoch."""
+    """The [train] section: all clients in every round if there are at most ten, about four batches in an epoch."""
     each = int(np.sum(found.train)) // max(1, clients)
     return {
         "rounds": 20,

@@ -1,4 +1,4 @@
-"""`torso methods`, `models`, `datasets`, `partitions` and `attacks`: lists of what there is."""
+"""`torso methods`, `models`, `datasets`, `partitions` and `attacks`: lists of what is registered."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def add_to(app: typer.Typer) -> None:
 def methods(
     context: typer.Context,
     plugin: Plugins = [],  # noqa: B006
-    long: Annotated[bool, typer.Option("--long", help="Also: what differs from FedAvg, travels, is kept.")] = False,
+    long: Annotated[
+        bool, typer.Option("--long", help="Also print what differs from FedAvg, what travels and what clients keep.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """List the methods, one line each, grouped by paper; or show the rules of one."""

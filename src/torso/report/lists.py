@@ -1,4 +1,4 @@
-"""What exists, read from the registries."""
+"""Lists of methods, networks and other choices as rows, read from the registries."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from torso.report.anatomy import anatomy
 
 
 def list_registry(registry: Registry[Any]) -> list[dict[str, Any]]:
+    """A row for each entry of a registry: its name and a summary."""
     return [{"name": name, "about": summary(thing)} for name, thing in sorted(registry.items())]
 
 
 def list_methods() -> list[dict[str, Any]]:
-    """Every method with what makes it what it is; bytes are of a participant in a round, on 4convNet."""
+    """A row for each method. Bytes are per participant and round, on 4convNet."""
     rows = []
     for name, m in sorted(methods.items()):
         found = anatomy(m)
@@ -46,7 +47,7 @@ def list_methods() -> list[dict[str, Any]]:
 
 
 def axes_in_words(method: Method) -> str:
-    """`train=body share=body`: the choices that make the method what it is."""
+    """The choices in which the method differs from FedAvg, such as `train=body share=body`; "–" if there are none."""
     words = []
     for axis, value in method.choices().items():
         if axis == "train":
@@ -56,8 +57,8 @@ def axes_in_words(method: Method) -> str:
         elif axis in AXES:
             options = axis_to_config(AXES[axis], value)
             name = options.pop("name")
-            usual = axis_to_config(AXES[axis], type(value)())
-            changed = {k: v for k, v in options.items() if v != usual.get(k)}
+            defaults = axis_to_config(AXES[axis], type(value)())
+            changed = {k: v for k, v in options.items() if v != defaults.get(k)}
             words.append(f"{axis}={name}" + (f"({', '.join(changed)})" if changed else ""))
         else:
             words.append(f"{axis}={value}")
@@ -65,7 +66,7 @@ def axes_in_words(method: Method) -> str:
 
 
 def list_axes() -> list[dict[str, Any]]:
-    """Every choice on every axis that is a registered class, with its options and their defaults."""
+    """A row for each registered choice on each axis, with its options and their defaults."""
     return [
         {"axis": f"`{registry.key}`", "choice": f"`{name}`", "options": _options(registry, cls), "about": summary(cls)}
         for registry in AXES.values()
@@ -74,6 +75,7 @@ def list_axes() -> list[dict[str, Any]]:
 
 
 def list_attacks() -> list[dict[str, Any]]:
+    """A row for each attack, with its options and their defaults."""
     return [
         {"name": name, "options": _options(attacks, cls), "about": summary(cls)}
         for name, cls in sorted(attacks.items())
@@ -87,35 +89,39 @@ def _options(registry: Registry[Any], cls: type[Any]) -> str:
     return ", ".join(f"`{key}` = {json.dumps(value)}" for key, value in options.items())
 
 
+# inputs that are tried in this order to find a size that a body accepts
 _TRIED: tuple[Input, ...] = (Pixels(3, 32, 32), Pixels(1, 28, 28), Pixels(1, 8, 8), Floats((100,)), Tokens(128, 10_000))
 
 
 def list_models() -> list[dict[str, Any]]:
-    """Every body, with its size for the first of the usual inputs that it takes; then those of other libraries."""
+    """A row for each body, with its size for the first common input that it accepts; then the other libraries."""
     return [*(_model(name) for name in sorted(bodies)), *map(_family, families)]
 
 
 def _family(name: str) -> dict[str, Any]:
-    """The bodies of a library, whose sizes nobody knows before one is chosen."""
+    """The row of another library. Its bodies have no size here, because the user chooses one by name."""
     unknown = dict.fromkeys(("for", "features", "body_parameters", "blocks"), "–")
     takes = " or ".join(kind.many for kind in getattr(families[name], "takes", (Pixels,)))
     return {"name": f"{name}/NAME", "takes": takes, **unknown, "about": summary(families[name])}
 
 
 def _model(name: str) -> dict[str, Any]:
-    input, body = _made(name) or (None, None)
-    return {
-        "name": name,
-        "takes": " or ".join(kind.many for kind in kinds_of(bodies[name])),
-        "for": "–" if input is None else input.words,
-        "features": "–" if body is None else body.features,
-        "body_parameters": "–" if body is None else sum(p.numel() for p in body.parameters()),
-        "blocks": "–" if body is None else len(body.blocks),
-        "about": summary(bodies[name]),
-    }
+    made = _made(name)
+    sizes: dict[str, Any] = dict.fromkeys(("for", "features", "body_parameters", "blocks"), "–")
+    if made is not None:
+        input, body = made
+        sizes = {
+            "for": input.words,
+            "features": body.features,
+            "body_parameters": sum(p.numel() for p in body.parameters()),
+            "blocks": len(body.blocks),
+        }
+    takes = " or ".join(kind.many for kind in kinds_of(bodies[name]))
+    return {"name": name, "takes": takes, **sizes, "about": summary(bodies[name])}
 
 
 def _made(name: str) -> tuple[Input, Body] | None:
+    """The first common input that the body accepts, and the body for it (without memory); None if it accepts none."""
     for input in _TRIED:
         with suppress(RequestError), torch.device("meta"):
             return input, make_body(name, input)

@@ -1,4 +1,4 @@
-"""A web server for this machine's own browser: on 127.0.0.1 only, until Ctrl-C."""
+"""A local web server on 127.0.0.1, for pages that only a browser on this machine may open."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ _OWN_NAMES = (HERE, "localhost")
 
 
 class LocalHandler(BaseHTTPRequestHandler):
-    """Answers this machine's own pages."""
+    """Answers requests from this machine and refuses all others."""
 
     server_version, sys_version = "torso", ""
-    timeout = 30  # seconds that a request may stand still
+    timeout = 30  # seconds without data after which a request is dropped
 
     def is_local(self) -> bool:
-        """Whether the request is for this machine by its own name and of a page of this server; else it is refused.
+        """Whether the request names this machine as its host and comes from a page of this server. If not, refuse it.
 
-        Another site's name may be made to point here, and another site's page may send a request here."""
+        This guards against other sites: their name may resolve to this machine, and their pages may send requests here.
+        """
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         origin = self.headers.get("Origin")
         if host in _OWN_NAMES and (origin is None or self._is_own(origin)):
@@ -53,7 +54,7 @@ class LocalHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """The terminal stays quiet."""
+        """Print nothing for a request."""
 
 
 def listen(handler: type[LocalHandler], port: int) -> ThreadingHTTPServer:

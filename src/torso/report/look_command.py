@@ -20,23 +20,24 @@ if TYPE_CHECKING:
     from torso.data.survey import Survey
 
 Counts = Sequence[int]
-_BAR = 28
-_MOST = 20  # rows of a table; --json has all
+_BAR = 28  # characters of the longest bar
+_MOST = 20  # rows of a table; --json has all of them
 
 
 def look(
-    path: Annotated[Path, typer.Argument(help="Folder of images, or a .csv, .jsonl, .parquet or .npz file.")],
+    path: Annotated[Path, typer.Argument(help="A folder of images, or a .csv, .jsonl, .parquet or .npz file.")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write config.toml, look.json and pictures into this folder.")
     ] = None,
-    label: Annotated[str, typer.Option(help="Column of the classes in a table; default: label.")] = "",
-    client: Annotated[str, typer.Option(help="Column that says whose a row is.")] = "",
+    label: Annotated[str, typer.Option(help="Column of a table that holds the class; default: label.")] = "",
+    client: Annotated[str, typer.Option(help="Column of a table that names the client of a row.")] = "",
     sets: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key, such as data.size=64.")
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the config, such as data.size=64."),
     ] = [],  # noqa: B006  typer copies it
     as_json: Json = False,
 ) -> None:
-    """Report what data hold before training: clients, classes, unreadable files, copies. Make a fitting config."""
+    """Look at data before training: clients, classes, unreadable files, copies. Make a config that fits them."""
     from rich.console import Console
 
     from torso.config import Config
@@ -70,12 +71,12 @@ def _stock(path: Path, options: DataConfig) -> Stock:
         return take_stock(path, options)
     except RequestError as error:
         if str(error).startswith("data.csv.label") and "is no column" in str(error):
-            raise RequestError(f"{error}. Say which has the classes: --label COLUMN") from None
+            raise RequestError(f"{error}. Name the column of the classes: --label COLUMN") from None
         raise
 
 
 def _write(out: Path, stock: Stock, found: Survey, text: str) -> list[Path]:
-    """Into a folder that is new or empty; the data are never written to."""
+    """Write the config, the report and the pictures into a new or empty folder. Nothing is written beside the data."""
     from torso.errors import RequestError
     from torso.report.look_pictures import contact_sheet, partition_chart
     from torso.results.files import write_text
@@ -115,12 +116,12 @@ def _print(console: Console, path: Path, stock: Stock, found: Survey) -> None:
 
 
 def _begun(remark: str) -> str:
-    """With a capital, but for a key, which has none."""
+    """The remark with a capital letter; a config key at its start stays as it is."""
     return remark if remark.startswith("data.") else f"{remark[:1].upper()}{remark[1:]}"
 
 
 def _kind(stock: Stock, found: Survey) -> str:
-    """`32×32 pixels, 60 grey, 0 colour`, or what a row is."""
+    """What the samples are: `32×32 pixels; 60 grey, 0 colour; …` for images, else the input in words."""
     if not found.sizes:
         return stock.input.words if stock.input else ""
     height, width, _ = found.sizes[0]
@@ -129,7 +130,7 @@ def _kind(stock: Stock, found: Survey) -> str:
 
 
 def _table(what: str, names: Sequence[str], counts: Sequence[Sequence[Counts]], other: str, parted: bool) -> Table:
-    """A row for each client or class: how many samples, of how many of the other, and a bar."""
+    """A table with a row for each client (or class): its samples, its number of classes (or clients), and a bar."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -147,7 +148,7 @@ def _table(what: str, names: Sequence[str], counts: Sequence[Sequence[Counts]], 
         amounts = [str(sum(train)), str(sum(test))] if parted else [str(sum(train) + sum(test))]
         view.add_row(escape(name), *amounts, *kinds, bar)
     if len(names) > _MOST:
-        view.add_row(f"… {len(names) - _MOST} more")
+        view.add_row(f"… and {len(names) - _MOST} more")
     return view
 
 
@@ -162,6 +163,8 @@ def _print_config(console: Console, text: str, written: list[Path]) -> None:
         console.print(f"Wrote {', '.join(map(str, written))}", highlight=False, soft_wrap=True, markup=False)
         console.print(f"Train: torso run {written[0]}", highlight=False, soft_wrap=True, markup=False)
         return
-    console.print("\n[bold]The config that fits[/bold] (--out DIR writes it, with pictures):", highlight=False)
+    console.print(
+        "\n[bold]The config that fits[/bold] (--out DIR writes it to a file, with pictures):", highlight=False
+    )
     body = text.partition("\n\n")[2]
     console.print(escape(body.rstrip()), highlight=False, soft_wrap=True)

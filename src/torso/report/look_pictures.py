@@ -1,4 +1,4 @@
-"""Pictures of some data as SVG files that need nothing else: images of every class, and who holds which classes."""
+"""Pictures of data as SVG files without external parts: images of each class, and which client holds which classes."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from torso.report.charts.heat import Heat, Ramp, evenly
 from torso.report.charts.panels import Axis, Panel, Plot, room_for
 from torso.report.charts.svg import standing_alone, to_svg
 
-_THUMB, _GAP, _PER_CLASS, _CLASSES = 64, 6, 8, 30
-_CLIENTS, _COLUMNS = 60, 400
+_THUMB, _GAP = 64, 6  # pixels of a thumbnail's side, and between two
+_PER_CLASS, _CLASSES = 8, 30  # at most: images of a class, and classes of the contact sheet
+_CLIENTS, _COLUMNS = 60, 400  # at most: rows and columns of the heat map
 
 
 def contact_sheet(stock: Stock, found: Survey) -> str:
-    """Up to eight images of each class, from as many clients as possible; "" where the samples are no images."""
+    """Up to eight images of each class, from as many clients as possible; "" if the samples are not images."""
     rows = [(name, list(_chosen(stock, number))) for number, name in enumerate(found.classes[:_CLASSES])]
-    rows = [(name, those) for name, those in rows if those]
+    rows = [(name, images) for name, images in rows if images]
     if not rows:
         return ""
     width, line = 2 * _GAP + _PER_CLASS * (_THUMB + _GAP), _THUMB + 34
     marks = []
-    for number, (name, those) in enumerate(rows):
+    for number, (name, images) in enumerate(rows):
         top = _GAP + number * line
         total = sum(counts[found.classes.index(name)] for part in (found.train, found.test) for counts in part)
         label = f"{shortened(name, 13, width - 120)} ({total})"
         marks.append(f'<text x="{_GAP}" y="{top + 16}" class="f-ink" font-size="13">{escape(label)}</text>')
-        for place, (told, image) in enumerate(those):
+        for place, (title, image) in enumerate(images):
             where = f'x="{_GAP + place * (_THUMB + _GAP)}" y="{top + 22}" width="{_THUMB}" height="{_THUMB}"'
-            marks.append(f'<image {where} href="{_as_png(image)}"><title>{escape(told)}</title></image>')
+            marks.append(f'<image {where} href="{_as_png(image)}"><title>{escape(title)}</title></image>')
     more = len(found.classes) - len(rows)
     height = 2 * _GAP + len(rows) * line
     if more > 0:
@@ -47,7 +48,7 @@ def contact_sheet(stock: Stock, found: Survey) -> str:
 
 
 def _chosen(stock: Stock, label: int) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-    """One image of each client in turn."""
+    """(name, image) of some samples of a class: one of each client in turn, until there are enough."""
     inventory = stock.inventory
     rows = np.flatnonzero(inventory.labels == label)
     turn = np.zeros(len(rows), np.int64)
@@ -62,7 +63,7 @@ def _chosen(stock: Stock, label: int) -> Iterator[tuple[str, NDArray[np.uint8]]]
 
 
 def _as_png(image: NDArray[np.uint8]) -> str:
-    """A thumbnail, whole and in its proportions; small images stay sharp squares."""
+    """A thumbnail as a data URL, in its proportions. Small images are enlarged without blur."""
     from PIL import Image
 
     picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
@@ -99,7 +100,7 @@ def _thinned(shown: int, every: int) -> str:
 
 
 def _below(names: Sequence[str], room: float) -> tuple[tuple[float, str], ...]:
-    """Names below the columns, cut to their room, or every so many of them."""
+    """Labels (place, name) below the columns, shortened to fit; only every n-th if columns are narrow."""
     each = room / len(names)
     step = max(1, int(np.ceil(40 / each)))
     return tuple((i + 0.5, shortened(names[i], 11, each * step - 4)) for i in range(0, len(names), step))

@@ -1,4 +1,4 @@
-"""The list of methods as a terminal shows it: one line each, grouped by paper, or a few lines each."""
+"""The list of methods for a terminal: one line each, grouped by paper; or a few lines each (--long)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from torso.methods import methods
 from torso.registry import plain
 from torso.report.lists import list_methods
 
-OTHERS = "Others, one method a paper"
-_PAPERS = ("FedBABU", "Fed-RoD", "FedNCM", "FedFN")  # the four that Torso is about come first
+OTHERS = "Others: papers with one method"
+_PAPERS = ("FedBABU", "Fed-RoD", "FedNCM", "FedFN")  # the four papers that Torso is about come first
 _WIDEST = 120
 _INDENTED: Any = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
 
 
 def print_methods(long: bool) -> None:
+    """Print the list: short lines, or with `long` all that is known of each method."""
     console = Console()
     width = min(console.width, _WIDEST) if console.is_terminal else _WIDEST
     for line in (_long if long else _short)(width):
@@ -28,7 +29,7 @@ def print_methods(long: bool) -> None:
 
 
 def groups() -> list[tuple[str, list[str]]]:
-    """Papers with the names of their methods; papers that have only one stand together at the end."""
+    """(paper, its methods) in the order of the list. Papers with a single method form one group at the end."""
     by_paper = {paper: list(names) for paper, names in groupby(sorted(methods, key=_order), key=_paper)}
     several = [(paper, names) for paper, names in by_paper.items() if len(names) > 1]
     single = sorted(name for names in by_paper.values() if len(names) == 1 for name in names)
@@ -54,7 +55,7 @@ def _short(width: int) -> Iterator[Text]:
                 plain(methods[name].about), max(20, width - widest - 4), placeholder=" …", break_on_hyphens=False
             )
             yield Text.assemble("  ", (name.ljust(widest), "cyan"), "  ", said)
-    yield Text("More: torso methods show NAME, torso methods --long")
+    yield Text("Details: torso methods show NAME. Details of all: torso methods --long")
 
 
 def _long(width: int) -> Iterator[Text]:
@@ -62,12 +63,14 @@ def _long(width: int) -> Iterator[Text]:
     for _, names in groups():
         for name in names:
             yield Text.assemble((name, "bold cyan"), f"  {rows[name]['paper']}")
-            yield from (Text(fill(line, width, **_INDENTED)) for line in _told(rows[name]))
-    yield Text("kB: of one participant in one round, 4convNet, 10 classes.")
+            yield from (Text(fill(line, width, **_INDENTED)) for line in _details(rows[name]))
+    yield Text("kB: per participant and round, on 4convNet with 10 classes.")
 
 
-def _told(row: Mapping[str, Any]) -> Sequence[str]:
-    differs = "It is FedAvg." if row["differs_from_fedavg"] == "–" else f"Not as FedAvg: {row['differs_from_fedavg']}"
+def _details(row: Mapping[str, Any]) -> Sequence[str]:
+    differs = (
+        "It is FedAvg." if row["differs_from_fedavg"] == "–" else f"Differs from FedAvg: {row['differs_from_fedavg']}"
+    )
     size = f"{row['bytes_down'] / 1000:.0f} kB down, {row['bytes_up'] / 1000:.0f} kB up"
     travels = f"Travels: {row['travels']} ({size}). A client keeps: {row['client_keeps']}."
     return row["about"], differs, travels

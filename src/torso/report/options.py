@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ Sets = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Write events for TensorBoard under the run folder.")]
-RunOut = Annotated[Path | None, typer.Option(help="Run folder; default: the next free one under runs/.")]
+RunOut = Annotated[Path | None, typer.Option(help="Run folder; default: a new one under runs/.")]
 DataRoot = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where the run's data are now; default: data.root of the run.")
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder that holds the run's data now; default: data.root of the run."),
 ]
 ChangedData = Annotated[
     bool, typer.Option("--accept-changed-data", help="Accept data that have changed since the run began.")
 ]
 Baseline = Annotated[
-    str | None, typer.Option(metavar="METHOD", help="Compare the others with it; default: fedavg, else the first.")
+    str | None,
+    typer.Option(metavar="METHOD", help="Method that the others are compared with; default: fedavg, else the first."),
 ]

@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it, nothing fetched, and all text from runs escaped."""
+"""The report page: one HTML file that loads nothing else. All text from runs is escaped."""
 
 from __future__ import annotations
 
@@ -34,15 +34,24 @@ SECTIONS = {
     "data": "The data",
     "analyses": "Inside the models",
 }
-PER_METHOD = ("four-factors", "norms", "curves", "cross-client", "layers", "tsne")  # a chart for every method
+PER_METHOD = (
+    "four-factors",
+    "norms",
+    "curves",
+    "cross-client",
+    "layers",
+    "tsne",
+)  # kinds with one chart for each method
 
 
 def asset(name: str) -> str:
+    """The text of a file in templates/."""
     return files("torso.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def render(template: str, script: str, styles: Iterable[str], **values: Any) -> str:
-    """A template with its script and styles inside. Only this script may run: a policy names it by its hash."""
+    """A filled template with its script and styles inside. The page's security policy allows only this script, which it
+    names by its hash."""
     code = asset(script)
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     environment = Environment(
@@ -58,7 +67,7 @@ def render(template: str, script: str, styles: Iterable[str], **values: Any) -> 
 
 
 def theme() -> str:
-    """The palette as CSS: light, dark where the system or the reader wants it, and the classes of the charts."""
+    """The palette as CSS: light colours, dark ones if the system or the reader asks for them, and chart classes."""
 
     def variables(palette: Palette) -> str:
         return "".join(f"--{role}:{colour};" for role, colour in palette.items())
@@ -72,26 +81,25 @@ def theme() -> str:
 
 
 def build_page(comparison: Comparison, command: str = "") -> str:
+    """The page as HTML. `command`: the command line that makes it again, for the footer."""
     charts = {name: kind.make(comparison) for name, kind in KINDS.items()}
-    numbered = [(f"chart-{i}", chart) for i, chart in enumerate(c for made in charts.values() for c in made)]
+    every = [chart for made in charts.values() for chart in made]
+    numbered = [(f"chart-{i}", chart) for i, chart in enumerate(every)]
     places = {id(chart): name for name, chart in numbered}
 
     def shown(chart: Chart) -> dict[str, Any]:
         label = f"{chart.title}. {chart.note}"
         return {"id": places[id(chart)], "chart": chart, "svg": Markup(to_svg(chart.drawing, label))}
 
-    sections = [
-        (
-            name,
-            title,
-            [
-                _group(kind, [shown(chart) for chart in made], len(comparison.entries))
-                for kind, made in charts.items()
-                if KINDS[kind].section == name and made
-            ],
-        )
-        for name, title in SECTIONS.items()
-    ]
+    def groups_of(section: str) -> list[dict[str, Any]]:
+        methods = len(comparison.entries)
+        return [
+            _group(kind, [shown(chart) for chart in made], methods)
+            for kind, made in charts.items()
+            if KINDS[kind].section == section and made
+        ]
+
+    sections = [(name, title, groups_of(name)) for name, title in SECTIONS.items()]
     data = {
         "csv": {name: packed(as_csv(chart)) for name, chart in numbered},
         "differences": _all_differences(comparison),
@@ -119,23 +127,24 @@ def build_page(comparison: Comparison, command: str = "") -> str:
 
 
 def _group(kind: str, shown: list[dict[str, Any]], methods: int) -> dict[str, Any]:
-    """The charts of a kind; one a method is folded away where there are many."""
+    """The charts of a kind. Kinds with one chart for each method are folded, and closed if there are many methods."""
     folded = kind in PER_METHOD
     return {"about": KINDS[kind].about, "shown": shown, "folded": folded, "open": methods <= 3}
 
 
 def json_in_html(tree: Any) -> str:
-    """JSON that no HTML parser can leave: the three characters that could are written as escapes."""
+    """JSON that is safe inside an HTML script element: `&`, `<` and `>` are written as escapes."""
     text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def packed(text: str) -> str:
-    """Compressed: the data behind the charts would be most of the page."""
+    """The text compressed, as base64: otherwise the data behind the charts would be most of the page."""
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
 def as_csv(chart: Chart) -> str:
+    """The data behind a chart as CSV."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(chart.columns)
@@ -144,7 +153,7 @@ def as_csv(chart: Chart) -> str:
 
 
 def _csv_cell(value: Any) -> Any:
-    """Six digits; no NaN; and a text that a spreadsheet would take for a formula stays text."""
+    """A value for a CSV file: six digits, "" for NaN and None, and a quote before text that looks like a formula."""
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.6g}"
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@"):
@@ -153,6 +162,7 @@ def _csv_cell(value: Any) -> Any:
 
 
 def _table_row(comparison: Comparison, entry: Entry) -> dict[str, Any]:
+    """A row of the comparison table: one method, with a cell for each measure."""
     cells = []
     for measure in comparison.measures:
         scores = entry.pooled(measure)
@@ -169,7 +179,7 @@ def _table_row(comparison: Comparison, entry: Entry) -> dict[str, Any]:
 
 
 def difference_cell(comparison: Comparison, entry: Entry, measure: str, baseline: Entry) -> dict[str, Any]:
-    """What stands below a mean: the difference with its interval, or why there is none."""
+    """The text below a mean: the difference to the baseline with its interval, or the reason why there is none."""
     if entry is baseline:
         return {"text": "baseline", "why": "", "sure": False}
     d = comparison.difference(entry, measure, baseline)
@@ -180,7 +190,8 @@ def difference_cell(comparison: Comparison, entry: Entry, measure: str, baseline
 
 
 def _all_differences(comparison: Comparison) -> dict[str, Any]:
-    """Baseline → method → measure, by place: the page can change its baseline."""
+    """The differences for every choice of baseline, as baseline → method → measure (by place), because the reader may
+    choose another baseline on the page."""
     return {
         str(b.place): {
             str(e.place): {m: difference_cell(comparison, e, m, b) for m in comparison.measures}
@@ -191,6 +202,7 @@ def _all_differences(comparison: Comparison) -> dict[str, Any]:
 
 
 def _run_row(entry: Entry, run: Record) -> dict[str, Any]:
+    """A row of the table of runs."""
     memory = run.result.get("peak_memory_bytes")
     versions = run.result.get("versions")
     return {
@@ -205,7 +217,7 @@ def _run_row(entry: Entry, run: Record) -> dict[str, Any]:
 
 
 def _varied(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Config keys that are not the same in all methods: what a difference may come from."""
+    """(key, its value in each entry) of config keys that differ between entries, and so may explain a difference."""
     firsts = [entry.runs[0] for entry in comparison.entries]
     trees = [flat(run.config) for run in firsts]
     keys = [key for key in differing_keys(firsts) if key != "method.name"]
@@ -218,6 +230,7 @@ def _short(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
+# analysis → the kind of chart that draws it
 _DRAWN_AS = {
     "class_counts": "partition",
     "four_factors": "four-factors",
@@ -232,11 +245,14 @@ _DRAWN_AS = {
 
 
 def _undrawn(comparison: Comparison, charts: dict[str, list[Chart]]) -> list[str]:
-    """Analyses that are there and cannot be read: said, not passed over."""
+    """A note for each analysis that a run has but no chart could draw."""
     found = []
     for key, kind in _DRAWN_AS.items():
         holders = [entry for entry in comparison.entries if any(run.analyses.get(key) for run in entry.good)]
         for entry in holders:
-            if not charts[kind] or (kind in PER_METHOD and not any(c.of.startswith(entry.label) for c in charts[kind])):
-                found.append(f"{entry.label}: {key} in analyses.json is not of the expected shape, so it is not drawn.")
+            drawn = bool(charts[kind])
+            if kind in PER_METHOD:
+                drawn = any(chart.of.startswith(entry.label) for chart in charts[kind])
+            if not drawn:
+                found.append(f"{entry.label}: {key} in analyses.json does not have the expected shape: not drawn.")
     return found

@@ -24,20 +24,24 @@ def add_to(app: typer.Typer) -> None:
 
 def personalize(
     model: Annotated[
-        Path, typer.Argument(metavar="RUN|MODEL", help="The folder of a finished run, or an exported .safetensors.")
+        Path,
+        typer.Argument(metavar="RUN|MODEL", help="The folder of a finished run, or an exported .safetensors file."),
     ],
     data: Annotated[
         Path, typer.Option(metavar="PATH", help="The client's data: a folder CLASS/*.png, or a .csv or .npz file.")
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the model and a page: an empty or new folder.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the model and a page on its use into this empty or new folder."),
     ] = None,
-    how: Annotated[str, typer.Option(help="auto, hyper, class-means, calibrate or tune.")] = "auto",
+    how: Annotated[
+        str, typer.Option(help="Way to make the model: auto, hyper, class-means, calibrate or tune.")
+    ] = "auto",
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="How long to tune; default: personalize.epochs of the run.")
+        int | None, typer.Option(min=1, help="Epochs of fine-tuning; default: personalize.epochs of the run.")
     ] = None,
-    held_out: Annotated[float, typer.Option(help="Share of each class held out to measure the model.")] = 0.2,
-    seed: Annotated[int, typer.Option(help="Which samples are held out.")] = 0,
+    held_out: Annotated[float, typer.Option(help="Share of each class that is held out to measure the model.")] = 0.2,
+    seed: Annotated[int, typer.Option(help="Seed that chooses the held-out samples.")] = 0,
     formats: Annotated[list[str], typer.Option("--format", help="safetensors (the default), onnx, torch-export.")] = [],  # noqa: B006  typer copies it
     keep: Annotated[bool, typer.Option("--keep", help="Write the personal model even if it is worse.")] = False,
     label: Label = "label",
@@ -47,7 +51,7 @@ def personalize(
     plugin: Plugins = [],  # noqa: B006  typer copies it
     as_json: Json = False,
 ) -> None:
-    """Make a model for a client that was not there, from its own labelled data, and measure it before and after."""
+    """Make a model for a client that was not in the run, from its own labelled data. Measure it before and after."""
     load_plugins(plugin)
     from torso.federation.models import is_home, is_served
     from torso.results.export import Form, check_empty
@@ -56,7 +60,7 @@ def personalize(
 
     form = Form.asked(formats, "inside", "calibrated", None)
     if out is not None:
-        check_empty(out)  # before data are read
+        check_empty(out)  # fails early, before data are read
     of_federation = model.is_dir() and (is_home(model) or is_served(model))
     asked: Any = how
     found = make(
@@ -87,11 +91,11 @@ def said(found: Personalized) -> list[str]:
     """The result in lines."""
     lines = [f"{found.how}: a model from {found.samples} samples"]
     if not found.held_out:
-        return [*lines, "no sample was held out: nobody knows whether it is better than before"]
+        return [*lines, "no sample was held out, so it was not measured whether the model is better than before"]
     lines.append(
         f"accuracy on {found.held_out} samples held out: {found.before:.1f} % before, {found.after:.1f} % after"
     )
     if found.worse:
-        result = "--keep takes it all the same" if found.is_personal else "the result is the model as it was before"
+        result = "kept because of --keep" if found.is_personal else "the result is the model as it was before"
         lines.append(f"personalising made it worse: {result}")
     return lines

@@ -1,7 +1,7 @@
-"""pfl-research's own benchmark (Granqvist et al. 2024), with its network and dropout.
+"""The benchmark of pfl-research (Granqvist et al. 2024), with its network and dropout.
 
-CIFAR-10, 1,000 clients of 50 images, 50 of them in a round, one local epoch in batches of 10 at rate 0.1, FedAvg, 1,500
-rounds, the whole test set every 10.
+CIFAR-10; 1,000 clients of 50 images, 50 clients a round; one local epoch in batches of 10 at learning rate 0.1; FedAvg;
+1,500 rounds; accuracy on the whole test set every 10 rounds.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 CLIENTS, SAMPLES = 1000, 50
-_FIRST = 12  # rounds in which something may be new: the first, and those after the first measuring
+_FIRST = 12  # rounds that may compile or record something: those until just after the first measurement
 
 
 def pfl_config(source: str, root: str, rounds: int, precision: str, device: str, seed: int) -> Config:
-    """The benchmark as an experiment; `source`: cifar10, or synthetic images of its size for a look at the time."""
+    """The config of the benchmark. `source`: cifar10, or synthetic images of the same size to measure only the time."""
     made = {"samples": CLIENTS * SAMPLES, "test_samples": 1000, "size": 32, "channels": 3}
     return Config(
         method="fedavg",
@@ -62,10 +62,10 @@ def pfl_config(source: str, root: str, rounds: int, precision: str, device: str,
 
 
 def measure_pfl(config: Config, listener: Listener | None = None, stop: Stop | None = None) -> Row:
-    """What `torso bench pfl` prints: seconds of training, of measuring, and of the process until now.
+    """Run the benchmark and return what `torso bench pfl` prints: seconds of training, measuring and the process.
 
-    `imports_s`: of the process before anything was done; `recording_s`: of the training, what the first rounds took
-    longer than usual ones, to compile and record; `other_s`: of the process, all that is in no other column."""
+    `imports_s`: time of the process before this function was called. `recording_s`: extra training time of the first
+    rounds, which compile and record. `other_s`: time of the process that no other column counts."""
     imports, began = process_seconds(), time.perf_counter()
     federation = data_of(config)
     data = time.perf_counter() - began
@@ -95,7 +95,7 @@ def measure_pfl(config: Config, listener: Listener | None = None, stop: Stop | N
 
 
 class _Rounds(Through):
-    """Notes how long each round took."""
+    """A listener that notes how long each round took."""
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
@@ -106,10 +106,11 @@ class _Rounds(Through):
         super().round(round, seconds, accuracy)
 
     def usual(self) -> float:
+        """Seconds of a usual round: the median."""
         return median(self.seconds) if self.seconds else 0.0
 
     def start(self) -> float:
-        """What the first rounds took longer than usual ones."""
+        """Seconds by which the first rounds were longer than usual ones."""
         return sum(max(seconds - self.usual(), 0.0) for seconds in self.seconds[:_FIRST])
 
 
@@ -120,7 +121,7 @@ def _machine(device: torch.device) -> Row:
 
 
 def process_seconds() -> float:
-    """How long this process has been there; where the system does not say, the CPU seconds that it took."""
+    """Seconds since this process began. If the system does not tell, its CPU seconds."""
     try:
         with open("/proc/self/stat", encoding="ascii") as file:
             began = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")

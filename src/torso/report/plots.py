@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 VECTORS = (".pdf", ".svg", ".eps", ".ps")
 PIXELS = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp")
-LARGEST = 100.0  # inches
-MOST_PIXELS = 20_000  # in a row
+LARGEST = 100.0  # inches, of a figure's side
+MOST_PIXELS = 20_000  # of a figure's longer side
 
 
 def plot(
@@ -34,11 +34,11 @@ def plot(
     labels: Mapping[str, str] | None = None,
     style: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]] = (),
 ) -> Figure:
-    """One chart of finished runs as a figure, which you restyle and save with matplotlib's own calls.
+    """One chart of finished runs as a matplotlib figure, to restyle and save with matplotlib's own calls.
 
-    `folders`: run folders, or folders that hold some. `kind` and `of`: as `torso plot` has them. `width` and `height`:
-    inches; one alone keeps the proportions. `labels`: what to call the methods, as in `{"fedbabu": "FedBABU (ours)"}`.
-    `style`: what `matplotlib.style.use` takes; it goes over Torso's own style.
+    `folders`: run folders, or folders that contain run folders. `kind`, `of`: as the options of `torso plot`. `width`,
+    `height`: in inches; one alone keeps the proportions. `labels`: names for methods in the figure, such as
+    `{"fedbabu": "FedBABU (ours)"}`. `style`: anything that `matplotlib.style.use` accepts; it overrides Torso's style.
     """
     return _figure(_chosen(folders, kind, of, baseline, labels or {}), width, height, title, style)
 
@@ -56,11 +56,11 @@ def write_plot(
     title: bool = False,
     labels: Sequence[str] = (),
 ) -> Chart:
-    """Write one chart as the ending of `out` says; `labels` are `NAME=TEXT`."""
+    """Write one chart in the format that the ending of `out` names, and return it. `labels`: `NAME=TEXT` each."""
     ending = out.suffix.lower()
     if ending not in VECTORS + PIXELS:
         accepted = ", ".join(VECTORS + PIXELS)
-        raise RequestError(f"--out {str(out)!r} has no ending that can be written. Accepted: {accepted}")
+        raise RequestError(f"--out {str(out)!r} has an ending that cannot be written. Accepted: {accepted}")
     chart = _chosen(folders, kind, of, baseline, labels)
     figure = _figure(chart, width, height, title)
     most = int(MOST_PIXELS / max(figure.get_size_inches()))
@@ -73,10 +73,12 @@ def write_plot(
 
 
 def _labels_of(texts: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """NAME=TEXT each. Names and texts may have `=` in them, as in `fedavg (train.lr=0.1)`: known names come first."""
+    """NAME=TEXT arguments as a dict. Names and texts may contain `=`, as in `fedavg (train.lr=0.1)`, so the longest
+    known name that fits is taken."""
     found = {}
     for text in texts:
-        name = max((name for name in known if text.startswith(f"{name}=")), key=len, default=text.partition("=")[0])
+        fitting = [name for name in known if text.startswith(f"{name}=")]
+        name = max(fitting, key=len, default=text.partition("=")[0])
         found[name] = text[len(name) + 1 :]
         if not (name.strip() and found[name].strip()):
             raise RequestError(f"--labels {text!r} is not NAME=TEXT. Example: --labels 'fedbabu=FedBABU (ours)'")
@@ -90,6 +92,7 @@ def _chosen(
     baseline: str | None,
     labels: Mapping[str, str] | Sequence[str],
 ) -> Chart:
+    """The one chart that is asked for, or a RequestError with the choices."""
     if kind not in KINDS:
         raise RequestError(
             f"--kind {kind!r} is unknown{did_you_mean(kind, KINDS)} Accepted: {', '.join(sorted(KINDS))}"
@@ -100,12 +103,12 @@ def _chosen(
     named = labels if isinstance(labels, Mapping) else _labels_of(labels, known)
     found = KINDS[kind].make(relabelled(comparison, named))
     if not found:
-        raise RequestError(f"--kind {kind}: these runs hold nothing for it ({KINDS[kind].about.rstrip('.')}).")
+        raise RequestError(f"--kind {kind}: these runs have no data for it ({KINDS[kind].about.rstrip('.')}).")
     wanted = None if of is None else named.get(of, of)
     chosen = [chart for chart in found if wanted in (None, chart.of)]
     names = ", ".join(chart.of for chart in found)
     if not chosen:
-        raise RequestError(f"--of {of!r}: there is no such {kind} chart. Accepted: {names}")
+        raise RequestError(f"--of {of!r}: no {kind} chart has this name. Accepted: {names}")
     if len(chosen) > 1:
         raise RequestError(f"--kind {kind} makes {len(chosen)} charts of these runs. Choose one with --of: {names}")
     return chosen[0]
@@ -114,7 +117,9 @@ def _chosen(
 def _figure(chart: Chart, width: float | None, height: float | None, title: bool, style: Any = ()) -> Figure:
     for key, inches in (("width", width), ("height", height)):
         if inches is not None and not (math.isfinite(inches) and 0 < inches <= LARGEST):
-            raise RequestError(f"--{key} {inches:g}: give inches above 0 and up to {LARGEST:g}, such as 3.25.")
+            raise RequestError(
+                f"--{key} {inches:g} is out of range. Accepted: inches above 0 and up to {LARGEST:g}, such as 3.25."
+            )
     try:
         from torso.report.charts.figure import to_figure
     except ImportError:

@@ -21,11 +21,14 @@ Model = Annotated[
     Path, typer.Argument(metavar="MODEL", help="An exported .safetensors file, or the folder of a finished run.")
 ]
 Client = Annotated[
-    str | None, typer.Option(metavar="NAME|NUMBER", help="Of a run: whose model; default: the generic one.")
+    str | None,
+    typer.Option(
+        metavar="NAME|NUMBER", help="If MODEL is a run: the client whose model answers; default: the generic model."
+    ),
 ]
-Label = Annotated[str, typer.Option(metavar="COLUMN", help="The column of a table that names the class.")]
+Label = Annotated[str, typer.Option(metavar="COLUMN", help="Column of a table that holds the class.")]
 Text = Annotated[
-    str, typer.Option(metavar="COLUMN,…", help="Of a model of texts: the column of a table that holds the text.")
+    str, typer.Option(metavar="COLUMN,…", help="For a model of texts: column of a table that holds the text.")
 ]
 
 
@@ -41,8 +44,8 @@ def predict(
         typer.Option(metavar="PATH", help="An image, a folder of images, or a .csv, .jsonl, .npz or .txt file."),
     ],
     client: Client = None,
-    top: Annotated[int, typer.Option(min=1, help="How many classes to name for each sample.")] = 3,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write the answers to a table.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many classes to print for each sample.")] = 3,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write the answers to this table.")] = None,
     label: Label = "label",
     text: Text = "text",
     data_root: DataRoot = None,
@@ -50,7 +53,7 @@ def predict(
     plugin: Plugins = [],  # noqa: B006  typer copies it
     as_json: Json = False,
 ) -> None:
-    """Ask a trained model about new samples: names of classes and probabilities."""
+    """Classify new samples with a trained model: print classes and their probabilities."""
     load_plugins(plugin)
     from torso.nets.network import card_of
     from torso.runs.offered import offered
@@ -72,13 +75,14 @@ def predict(
         print(f"{out}: {len(found)} answers")
     if found.right is not None:
         share = 100 * found.right / len(found)
-        print(f"{found.right} of {len(found)} answers are the class that the data name ({share:.1f} %)")
+        print(f"{found.right} of {len(found)} answers match the labels of the data ({share:.1f} %)")
 
 
 def model_at(
     path: Path, client: str | None = None, data_root: Path | None = None, accept_changed_data: bool = False
 ) -> Network:
-    """The network of a file, of a run, or of a federation: a client's folder there, or a run on its server."""
+    """The network of a model file, of a run folder, or of a real federation (a client's folder, or a run on the
+    server)."""
     from torso.errors import RequestError
     from torso.federation.models import generic_of_run, is_home, is_served, models_of
     from torso.results.calibration import calibrated_path
@@ -86,27 +90,32 @@ def model_at(
 
     if path.is_dir() and (is_home(path) or is_served(path)):
         if client is not None:
-            raise RequestError(f"{str(path)!r} is of a federation and holds one model: leave --client out.")
+            raise RequestError(f"{str(path)!r} belongs to a real federation and holds one model. Leave --client out.")
         if is_served(path):
             return generic_of_run(path)[0]
         own = models_of(path)
         if not own:
             raise RequestError(f"{str(path)!r} holds no model: no run has ended here yet.")
-        twin = calibrated_path(own[-1].path)
-        path = twin if twin.is_file() else own[-1].path
+        newest = own[-1].path
+        calibrated = calibrated_path(newest)
+        path = calibrated if calibrated.is_file() else newest
     return network_of(path, client, data_root, accept_changed_data=accept_changed_data)
 
 
 def described(card: Card) -> str:
-    """A model in a few words."""
-    whose = {"generic": "the generic model", "newcomer": "the model of a client that came later"}
+    """A model in a few words, such as "the generic model: fedavg on digits, 10 classes"."""
     client = "a client" if card.client is None else f"client {card.client}"
-    kinds = {**whose, "personal": f"the personal model of {client}", "held": f"the model that {client} holds"}
+    kinds = {
+        "generic": "the generic model",
+        "newcomer": "the model of a client that came later",
+        "personal": f"the personal model of {client}",
+        "held": f"the model that {client} holds",
+    }
     return f"{kinds[card.kind]}: {card.method} on {card.dataset}, {card.classes} classes"
 
 
 def lines(found: Predictions, top: int) -> str:
-    """A line for each sample, in columns."""
+    """The answers as text: a line for each sample, in columns."""
     rows = [
         [name, *(f"{c} {100 * p:.1f} %" for c, p in best)]
         for name, best in zip(found.names, found.top(top), strict=True)

@@ -1,4 +1,4 @@
-"""What commands print on the output stream: tables for people, JSON for programs."""
+"""What commands print on the output stream: tables to read, or JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ from torso.report.privacy import in_words
 from torso.report.table import ENDLESS, differences, fitted, rows_of, table
 
 _UNITS = (
-    "accuracy in %, mean ± std over clients (generic: one model, whole test set; worst tenth of the clients: "
-    "personalised); MB: both directions"
+    "Accuracy in %: mean ± std over clients; generic: one model on the whole test set. Worst tenth: mean personalised "
+    "accuracy of the worst 10 % of the clients. MB: sent in both directions."
+)
+_DIFFERENCES = (
+    "Difference: percentage points [95% interval, Student], paired by client and averaged over seeds; generic: paired "
+    "by seed."
 )
 
 
 def _console() -> Console:
+    """A console for tables. A file or pipe has no width, so it gets at least 120 columns."""
     console = Console()
     if not console.is_terminal:
-        console.width = max(console.width, 120)  # a file has no edge
+        console.width = max(console.width, 120)
     return console
 
 
 def print_comparison(comparison: Comparison, as_json: bool) -> None:
-    """Runs that were read, not run."""
+    """Print the table of runs that were read from their folders."""
     if as_json:
         print(json.dumps([dict(run.result) or {"method": run.method, "status": run.status} for run in comparison.runs]))
         return
@@ -44,17 +49,16 @@ def print_comparison(comparison: Comparison, as_json: bool) -> None:
 
 
 def print_differences(comparison: Comparison) -> None:
+    """Print the table of differences to the baseline, if there is another entry."""
     view = differences(comparison)
     if view is not None:
         console = _console()
         console.print(view)
-        said = (
-            "difference in points [95% interval, Student, over paired clients averaged over seeds; generic: over seeds]"
-        )
-        console.print(said, soft_wrap=True, highlight=False, markup=False)
+        console.print(_DIFFERENCES, soft_wrap=True, highlight=False, markup=False)
 
 
 def print_results(results: list[Any], as_json: bool, data: Any) -> None:
+    """Print the table of runs that have just ended, with their folders; `data` instead if `as_json`."""
     if as_json:
         print(json.dumps(data))
         return
@@ -75,12 +79,13 @@ def print_results(results: list[Any], as_json: bool, data: Any) -> None:
 
 
 def print_list(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Print rows with the same columns: as a table, or as blocks of lines if the terminal is too narrow for it."""
     if as_json:
         print(json.dumps(rows))
         return
     console, view = Console(), Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for place, column in enumerate(rows[0]):
-        view.add_column(column.replace("_", " "), overflow="fold", no_wrap=place == 0)  # names stay whole
+        view.add_column(column.replace("_", " "), overflow="fold", no_wrap=place == 0)  # names are not broken
     for row in rows:
         view.add_row(*(escape(str(value)) for value in row.values()))
     if Measurement.get(console, console.options.update(max_width=ENDLESS), view).minimum <= console.width:
@@ -90,7 +95,7 @@ def print_list(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _print_blocks(rows: list[dict[str, Any]], console: Console) -> None:
-    """A block of lines for each row, where a table would break words: its name, its longest cell, the others."""
+    """Print a block of lines for each row: its name, its longest cell, its other cells."""
     for row in rows:
         (_, name), *others = ((column, str(value)) for column, value in row.items())
         longest = max(others, key=lambda cell: len(cell[1]), default=None)

@@ -1,4 +1,4 @@
-"""What a run's privacy has cost, in words: the same on the terminal, on the page and in compare."""
+"""The privacy of a run in words, for the terminal, the report page and `torso compare`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def epsilon_cell(privacy: Any) -> str:
-    """ε for a table: – where a run is not private, ∞ where it has no bound."""
+    """ε for a table: "–" for a run that is not private, "∞" if there is no bound."""
     if not isinstance(privacy, Mapping) or "epsilon" not in privacy:
         return "–"
     try:
@@ -18,13 +18,14 @@ def epsilon_cell(privacy: Any) -> str:
 
 
 def in_words(privacy: Any) -> str:
-    """All numbers of a private run in one line; nothing where it is not private, or the numbers cannot be read."""
+    """The privacy numbers of a run in one line; "" if it is not private or the numbers cannot be read."""
     if not isinstance(privacy, Mapping) or not privacy:
         return ""
     try:
-        epsilon, fixed = _plain(privacy["epsilon"]), privacy["sampling"] == "fixed"
+        epsilon = _plain(privacy["epsilon"])
+        fixed = privacy["sampling"] == "fixed"
         delta, noise, clip, rate = (_number(privacy[key]) for key in ("delta", "noise", "clip", "rate"))
-        drawn = f"{'a fixed share of' if fixed else 'each with chance'} {rate:.3g} in a round"
+        drawn = f"{'a fixed share of' if fixed else 'each with probability'} {rate:.3g} in a round"
         last = " at the end (adaptive)" if privacy.get("adaptive") else ""
         return (
             f"ε = {epsilon} at δ = {delta:.3g} for a client among {privacy['clients']}, {drawn}; noise {noise:.4g}, "

@@ -1,7 +1,7 @@
-"""Run folders as the page reads them: whatever is there is taken, whatever is not is named.
+"""Run folders read for reports. Whatever can be read is taken; everything else becomes a sentence in `problems`.
 
-Nothing here loads torch, and nothing raises because a file is missing, cut short or from another version: a `Record`
-carries its `problems`, and readers show them beside the numbers.
+Nothing here loads torch. A file that is missing, cut short or from another version raises no error: the `Record` lists
+it in its `problems`, which reports show with the numbers.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _QUANTILES = (5, 25, 50, 75, 95)
 
 @dataclass(frozen=True)
 class Scores:
-    """Percentages of one measure: over clients where it has any, else one number."""
+    """One measure in percent: over clients, or a single number if the measure has no clients."""
 
     mean: float
     std: float
     n: int
-    clients: tuple[float, ...] = ()  # NaN where a client has nothing to be measured on
+    clients: tuple[float, ...] = ()  # NaN: this client has no samples to measure on
     quantiles: tuple[float, ...] = ()  # 5, 25, 50, 75, 95 %, over clients
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Scores:
-        """Over clients, population std (spec 9.1)."""
+        """Mean, population std (spec 9.1) and quantiles over clients; NaN values are left out."""
         known = np.array([v for v in values if not math.isnan(v)])
         if not len(known):
             return cls(math.nan, math.nan, 0, tuple(values))
@@ -43,7 +43,7 @@ class Scores:
 
     @classmethod
     def parse(cls, found: Any) -> Scores | None:
-        """From JSON; None where it is not what a run writes."""
+        """Scores from the JSON that a run writes; None for anything else."""
         try:
             clients = tuple(_percent(v) for v in found.get("clients", ()))
             if clients:
@@ -60,7 +60,7 @@ class Scores:
 
     @property
     def band(self) -> tuple[float, float]:
-        """The middle half of the clients; mean ± std where quantiles were not written."""
+        """The middle half of the clients (25 to 75 %); mean ± std if the run wrote no quantiles."""
         if self.quantiles:
             return self.quantiles[1], self.quantiles[3]
         return max(0.0, self.mean - self.std), min(100.0, self.mean + self.std)
@@ -81,24 +81,25 @@ def _percent(value: Any) -> float:
     return found
 
 
-OWN_FILES = ("csv", "folder", "jsonl", "npz", "parquet")  # sources that are called like the format, not like the data
+OWN_FILES = ("csv", "folder", "jsonl", "npz", "parquet")
+"""Data sources that are named after a file format, so their name does not say which data were used."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One run folder. `status`: ok, failed: …, or unfinished."""
+    """What was read of one run folder."""
 
     folder: Path
     method: str
     seed: int | None
-    status: str
+    status: str  # "ok", "failed: …" or "unfinished"
     accuracy: Mapping[str, Scores]
     config: Mapping[str, Any] = field(default_factory=dict)
     history: tuple[Mapping[str, Any], ...] = ()
     result: Mapping[str, Any] = field(default_factory=dict)
     analyses: Mapping[str, Any] = field(default_factory=dict)
-    federation: Mapping[str, Any] = field(default_factory=dict)  # of a run on real machines: what they agreed on
-    problems: tuple[str, ...] = ()
+    federation: Mapping[str, Any] = field(default_factory=dict)  # federation.json of a run on real machines
+    problems: tuple[str, ...] = ()  # a sentence for each thing that could not be read
 
     @property
     def ok(self) -> bool:
@@ -110,7 +111,7 @@ class Record:
 
     @property
     def megabytes(self) -> float | None:
-        """Both directions, whole run."""
+        """Megabytes sent in both directions in the whole run; None if they are unknown."""
         both = [self.cost(key) for key in ("bytes_up", "bytes_down")]
         return None if both[0] is None or both[1] is None else (both[0] + both[1]) / 1e6
 
@@ -121,51 +122,54 @@ class Record:
         return _amount(self.result.get("seconds"), key)
 
     def setting(self, key: str, default: Any = None) -> Any:
-        """`setting("train.lr")`."""
+        """The value of a config key, as in `setting("train.lr")`."""
         return _within(self.config, *key.split("."), default=default)
 
     @property
     def is_federation(self) -> bool:
-        """Of real machines: then what its config says of data is not what the clients have."""
+        """Whether the run was on real machines. Then the data section of its config does not describe clients' data."""
         return bool(self.setting("run.engine") == "flower")
 
     @property
     def clients(self) -> int:
-        """How many clients it has, with those that came later; 0 where the folder does not say."""
+        """The number of clients, including those that came later; 0 if the folder does not say."""
         names = self.result.get("names", ())
         planned = 0 if self.is_federation else self.setting("data.clients")
-        return planned if isinstance(planned, int) and planned else len(names) if isinstance(names, list) else 0
+        if isinstance(planned, int) and planned:
+            return planned
+        return len(names) if isinstance(names, list) else 0
 
     @property
     def came_later(self) -> int:
-        """How many of a federation's clients came when training had begun: these do not train."""
+        """The number of a federation's clients that came after training had begun. They do not train."""
         late = _within(self.federation, "agreement", "newcomers", default=())
         return len(late) if isinstance(late, list) else 0
 
     @property
     def dataset(self) -> str:
-        """What its data are called: the source, or the file or folder that the source has read."""
+        """The name of the data: the data source, or the file or folder that the source read."""
         source, found = self.setting("data.source"), self.result.get("dataset", "?")
-        if self.is_federation and found == "federation":  # none of its clients' files says more
+        if self.is_federation and found == "federation":  # the clients' files have no common name
             return "a federation"
         return str(found if self.is_federation or source in (None, *OWN_FILES) else source)
 
     def client_names(self, count: int) -> list[str | int]:
-        """Of the clients that a list of `count` numbers is about; their numbers where they have no names."""
+        """The names of `count` clients; their numbers if they have no names."""
         return _words(self.result.get("names"), count)
 
     def class_names(self, count: int) -> list[str | int]:
-        """The names of `count` classes; their numbers where they have no names."""
+        """The names of `count` classes; their numbers if they have no names."""
         return _words(self.result.get("class_names"), count)
 
     @property
     def rounds(self) -> int | None:
-        """The planned number of rounds: the result's word, else the config's."""
+        """The planned number of rounds, from result.json, else from the config."""
         found = self.result.get("rounds", self.setting("train.rounds"))
         return found if isinstance(found, int) else None
 
     @property
     def toml(self) -> str:
+        """The text of config.toml; "" if it cannot be read."""
         try:
             return (self.folder / "config.toml").read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -173,16 +177,17 @@ class Record:
 
 
 def _words(found: Any, count: int) -> list[str | int]:
+    """`found` if it is a list of `count` names, else the numbers from 0."""
     named = isinstance(found, list) and len(found) == count and all(isinstance(word, str) for word in found)
     return list(found) if named else list(range(count))
 
 
-def _within(tree: Any, *way: str, default: Any = None) -> Any:
-    """What a tree has at the end of a way; the default where the way ends early."""
-    for step in way:
-        if not isinstance(tree, Mapping) or step not in tree:
+def _within(tree: Any, *path: str, default: Any = None) -> Any:
+    """The value at a path of keys in a tree; the default if the path ends early."""
+    for key in path:
+        if not isinstance(tree, Mapping) or key not in tree:
             return default
-        tree = tree[step]
+        tree = tree[key]
     return tree
 
 
@@ -192,28 +197,29 @@ def _amount(tree: Any, key: str) -> float | None:
 
 
 def is_run(folder: Path) -> bool:
+    """Whether a folder is a run folder."""
     return (folder / "config.toml").is_file() or (folder / "result.json").is_file()
 
 
 def find(paths: Iterable[str | Path]) -> list[Path]:
-    """Run folders among the paths and one or two levels below them, each once, in order."""
+    """The run folders among the paths, and one or two levels below other paths, each once, in order."""
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
         if not path.is_dir():
             what = "is a file" if path.exists() else "does not exist"
-            raise RequestError(f"{str(path)!r} {what}. Give run folders, or a folder that holds some.")
+            raise RequestError(f"{str(path)!r} {what}. Give run folders, or a folder that contains run folders.")
         below = [path] if is_run(path) else below_of(path)
         if not below:
             raise RequestError(
-                f"{str(path)!r} is not a run folder and holds none (a run has config.toml and result.json). "
-                "Give run folders, or a folder that holds some, such as runs/compare-1."
+                f"{str(path)!r} is not a run folder and contains none (a run has config.toml and result.json). "
+                "Give run folders, or a folder that contains run folders, such as runs/compare-1."
             )
         found |= {folder.resolve(): folder for folder in below if folder.resolve() not in found}
     return list(found.values())
 
 
 def below_of(path: Path) -> list[Path]:
-    """Run folders one or two levels down."""
+    """The run folders one or two levels below a folder."""
     found = []
     for child in sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")):
         if is_run(child):
@@ -224,13 +230,15 @@ def below_of(path: Path) -> list[Path]:
 
 
 def read(folder: Path) -> Record:
-    """Everything that can be read of a run folder, and a sentence for everything that cannot."""
+    """The record of a run folder: everything that can be read, and a sentence for everything that cannot."""
     problems: list[str] = []
     config = _read_config(folder, problems)
     result = _read_json(folder / "result.json", problems, "unfinished: there is no result.json yet")
     history = _read_history(folder, problems)
     analyses = _read_json(folder / "analyses.json", problems, "")
-    federation = _read_json(folder / "federation.json", problems, "", sealed=False)  # models are handed out later
+    federation = _read_json(
+        folder / "federation.json", problems, "", sealed=False
+    )  # not sealed: it changes when models are handed out
     said = result.get("status")
     status = said if isinstance(said, str) else "unfinished"
     method = result.get("method", _within(config, "method", "name"))
@@ -260,7 +268,7 @@ def _read_config(folder: Path, problems: list[str]) -> dict[str, Any]:
     try:
         return parse_toml((folder / "config.toml").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        problems.append("there is no config.toml: what this run was is known from its result alone")
+        problems.append("there is no config.toml: only result.json says what this run was")
     except (OSError, ValueError) as error:
         problems.append(f"config.toml cannot be read: {error}")
     return {}
@@ -274,7 +282,7 @@ def _read_json(path: Path, problems: list[str], if_missing: str, *, sealed: bool
         tree = parse_json(path.read_text(encoding="utf-8"))
         if isinstance(tree, dict):
             return tree
-        problems.append(f"{path.name} holds no table of results: it is left out")
+        problems.append(f"{path.name} is not a JSON object: it is left out")
     except FileNotFoundError:
         if if_missing:
             problems.append(if_missing)
@@ -284,7 +292,7 @@ def _read_json(path: Path, problems: list[str], if_missing: str, *, sealed: bool
 
 
 def _read_history(folder: Path, problems: list[str]) -> tuple[Mapping[str, Any], ...]:
-    """Whole lines up to the first broken one."""
+    """The rounds of the history, up to the first broken line."""
     try:
         lines = read_lines(folder)
     except OSError:
@@ -305,26 +313,26 @@ def _read_history(folder: Path, problems: list[str]) -> tuple[Mapping[str, Any],
         scores for line in found if isinstance(line.get("accuracy"), dict) for scores in line["accuracy"].values()
     ]
     if any(Scores.parse(scores) is None for scores in measured):
-        problems.append("history.jsonl holds accuracies that are no percentages: they are left out")
+        problems.append("history.jsonl has accuracies that are not percentages: they are left out")
     return tuple(found)
 
 
 def _read_accuracy(result: Mapping[str, Any], problems: list[str]) -> dict[str, Scores]:
     found = result.get("accuracy", {})
     if not isinstance(found, Mapping):
-        problems.append("result.json: accuracy is not a table")
+        problems.append("result.json: accuracy is not a JSON object")
         return {}
     parsed = {str(name): Scores.parse(scores) for name, scores in found.items()}
     for name, scores in parsed.items():
         if scores is None:
             problems.append(f"result.json: accuracy of {name} cannot be read")
         elif not scores.known:
-            problems.append(f"{name}: no client has data to measure it on")
+            problems.append(f"{name}: no client has samples to measure it on")
     return {name: scores for name, scores in parsed.items() if scores is not None and scores.known}
 
 
 def names_apart(folders: Sequence[Path]) -> list[str]:
-    """The name of each folder, with as many of the folders above it as it takes to tell it from the others."""
+    """The shortest name of each folder that tells it from the others: its own name, if needed with its parents."""
     return [_apart(folder, [other for other in folders if other != folder]) for folder in folders]
 
 

@@ -12,7 +12,9 @@ from torso.report.console import note
 from torso.report.options import Baseline, Json
 from torso.report.starting import starting
 
-Folders = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders that hold some.")]
+Folders = Annotated[
+    list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders that contain run folders.")
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,11 +26,11 @@ def add_to(app: typer.Typer) -> None:
 
 def report(
     runs: Folders,
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(help="File of the page.")] = Path("report.html"),
     baseline: Baseline = None,
     as_json: Json = False,
 ) -> None:
-    """Write one HTML page that shows and compares runs. It opens in a browser without a network or a server."""
+    """Write one HTML page that shows and compares runs. It opens in a browser without network or server."""
     from torso.report.write import as_data
     from torso.report.write import report as write
 
@@ -45,16 +47,23 @@ def report(
 
 def plot(
     runs: Folders,
-    kind: Annotated[str, typer.Option(help="The chart, such as rounds or clients; an unknown name prints the list.")],
+    kind: Annotated[
+        str, typer.Option(help="Kind of chart, such as rounds or clients. An unknown name prints the list.")
+    ],
     out: Annotated[Path, typer.Option(help="File to write: .pdf, .svg, .eps, .ps, .png, .jpg, .tif or .webp.")],
-    of: Annotated[str | None, typer.Option(help="Which of several charts of this kind: a method or a measure.")] = None,
+    of: Annotated[
+        str | None,
+        typer.Option(help="If there are several charts of this kind: the method or measure of the one to write."),
+    ] = None,
     baseline: Baseline = None,
-    width: Annotated[float | None, typer.Option(metavar="INCHES", help="Default: 5.")] = None,
-    height: Annotated[float | None, typer.Option(metavar="INCHES", help="Default: in proportion.")] = None,
-    dpi: Annotated[int, typer.Option(help="Dots per inch of a file of pixels.")] = 300,
-    title: Annotated[bool, typer.Option("--title", help="Write the chart's title over it.")] = False,
+    width: Annotated[float | None, typer.Option(metavar="INCHES", help="Width of the figure; default: 5.")] = None,
+    height: Annotated[
+        float | None, typer.Option(metavar="INCHES", help="Height of the figure; default: in proportion.")
+    ] = None,
+    dpi: Annotated[int, typer.Option(help="Dots per inch of a pixel image.")] = 300,
+    title: Annotated[bool, typer.Option("--title", help="Write a title above the chart.")] = False,
     labels: Annotated[
-        list[str], typer.Option(metavar="NAME=TEXT", help="What to call a method in the figure; may be repeated.")
+        list[str], typer.Option(metavar="NAME=TEXT", help="Name of a method in the figure. May be repeated.")
     ] = [],  # noqa: B006
 ) -> None:
     """Write one chart as a figure for a paper (needs the extra plot). In Python, torso.plot returns the figure."""
@@ -67,14 +76,16 @@ def plot(
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or where runs are made.")] = Path("runs"),
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run folder, or the folder that contains your runs.")
+    ] = Path("runs"),
     port: Annotated[int, typer.Option(help="Port of the page; 0 takes any free one.")] = 8642,
 ) -> None:
-    """Follow runs on a local page while they train; Ctrl-C ends it."""
+    """Follow runs in the browser while they train, on a local page. Ctrl-C ends it."""
     from torso.report.watch import serve
 
     with serve(folder, port) as server:
-        print(f"watching {folder} on http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)
+        print(f"watching {folder} on http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

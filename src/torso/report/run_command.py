@@ -16,7 +16,7 @@ from torso.report.run_request import run_request
 from torso.report.starting import starting
 from torso.report.watching import watching
 
-Resume = Annotated[bool, typer.Option("--resume", help="Continue from the newest whole checkpoint.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue from the newest complete checkpoint.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -30,8 +30,8 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="METHOD | CONFIG.toml",
-            help="A method, a config file, or both. A word that names an existing file is the file. Left out: fedavg "
-            "on scikit-learn's digits.",
+            help="A method, a config file, or both; a name of an existing file is the file. Default: fedavg on "
+            "scikit-learn's digits.",
         ),
     ] = None,
     sets: Sets = [],  # noqa: B006  typer copies it
@@ -76,7 +76,7 @@ def run(
 
 
 def _config_to_resume(config: Path | None, out: Path | None) -> Path:
-    """The config file of a run that goes on: the one that is given, or that in its folder."""
+    """The config file of the run to continue: the given one, else the one in its folder."""
     from torso.results.folder import no_run_in
 
     if out is None:
@@ -94,10 +94,8 @@ def compare(
         ),
     ],
     sets: Sets = [],  # noqa: B006
-    seeds: Annotated[int, typer.Option(min=1, help="Run every method with this many seeds.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the runs; default: the next free one under runs/.")
-    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds to run each method with.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs; default: a new one under runs/.")] = None,
     resume: Resume = False,
     baseline: Baseline = None,
     plugin: Plugins = [],  # noqa: B006
@@ -107,7 +105,7 @@ def compare(
 ) -> None:
     """Run several methods on the same clients, initial weights and participants, and print one table.
 
-    Given folders instead of methods (runs/compare-1, ./mine), read the runs in them and run nothing."""
+    With folders instead of methods (runs/compare-1, ./mine), it only reads and compares the runs in them."""
     with starting(quiet):
         load_plugins(plugin)
         from torso.methods import methods as known
@@ -129,11 +127,11 @@ def compare(
 
 
 def _compared(words: list[str], baseline: str | None) -> tuple[list[str], str | None]:
-    """The methods, and the config file if there is one."""
+    """The arguments of `torso compare`, parsed: the methods, and the config file if there is one."""
     names = [word for word in words if not word.endswith(".toml")]
     files = [word for word in words if word.endswith(".toml")]
     if not names or len(files) > 1:
-        raise RequestError(f"compare takes methods and at most one CONFIG.toml, found {words}.")
+        raise RequestError(f"torso compare takes METHOD… and at most one CONFIG.toml, found: {' '.join(words)}")
     if baseline is not None and baseline not in names:
         raise RequestError(f"--baseline {baseline!r} is not among the methods. Accepted: {', '.join(names)}")
     return names, files[0] if files else None

@@ -1,4 +1,4 @@
-"""A word while nothing else can be shown: PyTorch takes seconds to load. Imports nothing heavy itself."""
+"""A spinner while PyTorch loads, which takes seconds. This module itself imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 
 @contextmanager
 def starting(quiet: bool = False, what: str = "loading PyTorch …") -> Iterator[None]:
-    """A spinner on a terminal's error stream; silent elsewhere, and where all is loaded already."""
+    """Shows a spinner on the error stream if it is a terminal and torch is not loaded yet."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal or "torch" in sys.modules:
         yield

@@ -1,8 +1,8 @@
-"""How far two methods lie apart, and how sure that is: paired differences with a Student interval.
+"""The difference between two methods with its uncertainty: paired differences with a Student interval.
 
-Both methods met the same clients with the same seeds, so the difference is taken client by client. A client's
-differences at several seeds are averaged first; the interval is then Student's over clients. It says how well these
-clients pin the mean difference down, at these seeds. A measure without clients (one generic model) pairs seeds instead.
+Both methods had the same clients with the same seeds, so differences are taken client by client. A client's differences
+are averaged over seeds first; the interval is Student's over clients. So it shows how precisely these clients, at these
+seeds, determine the mean difference. A measure without clients (one generic model) is paired by seed instead.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Difference:
-    """Ours minus theirs in percentage points; no interval where a single pair gives none."""
+    """Ours minus theirs in percentage points, with its 95% interval. A single pair has no interval."""
 
     mean: float
     low: float | None
     high: float | None
     pairs: int
-    over: str  # clients or seeds
-    by_seed: tuple[float, ...]
+    over: str  # what is paired: "clients" or "seeds"
+    by_seed: tuple[float, ...]  # the mean difference at each seed
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves zero out."""
+        """Whether the interval does not contain zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True)
 class Refused:
-    """No difference is given, and why."""
+    """The reason why there is no difference."""
 
     reason: str
 
 
 def student_quantile(freedom: float, level: float = LEVEL) -> float:
-    """By how many standard errors a mean's interval (95%) reaches to either side."""
+    """Half the width of a mean's Student interval, in standard errors. `freedom`: degrees of freedom."""
     from scipy.special import stdtrit  # slow to import, and not every command needs it
 
     return float(stdtrit(freedom, (1 + level) / 2))
 
 
 def student_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float | None, float | None]:
-    """Mean and its interval (95%); a single value has none."""
+    """(mean, low, high): the mean and its Student interval. A single value has no interval."""
     found = np.asarray(values, dtype=np.float64)
     mean = float(found.mean())
     if len(found) < 2:
@@ -60,7 +60,8 @@ def student_interval(values: Sequence[float], level: float = LEVEL) -> tuple[flo
 
 
 def paired_difference(ours: Mapping[int, Scores], theirs: Mapping[int, Scores]) -> Difference | Refused:
-    """By seed; clients are paired by their number, and one that either side could not measure is left out."""
+    """The difference of two methods' scores, given by seed. Clients are paired by number; a client that only one side
+    measured is left out."""
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
         return Refused("no seed in common")

@@ -1,4 +1,4 @@
-"""A comparison in sentences: what was run, who is best and how sure that is, who loses, what it costs."""
+"""A comparison in sentences: what was run, which method is best and how sure that is, which clients lose, the cost."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from torso.report.statistics import Difference
 
 
 def listed(words: Sequence[str], most: int = 4) -> str:
-    """`a, b and c`; `a, b, c and 7 more`."""
+    """Words as a list in a sentence: `a, b and c`, or `a, b, c, d and 7 more`."""
     if len(words) > most + 1:
         words = [*words[:most], f"{len(words) - most} more"]
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
 def counted(count: int, noun: str) -> str:
-    """1 setting, 2 settings."""
+    """A number with its noun: `1 setting`, `2 settings`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def heading(comparison: Comparison) -> str:
+    """Methods and data sets, such as `fedavg and fedbabu on digits`."""
     datasets = list(dict.fromkeys(run.dataset for run in comparison.runs))
     return f"{listed([entry.label for entry in comparison.entries])} on {listed(datasets)}"
 
 
 _DETAILS = {"shards": ("shards", "{} shards each"), "dirichlet": ("alpha", "α = {}")}
-"""Kind of partition → the key that says how it deals, and that in words."""
+"""Kind of partition → its main key, and the words for that key's value."""
 
 
 def setting(comparison: Comparison) -> str:
-    """`50 clients · shards, 2 each · conv3 · 30 rounds · seeds 0 and 1`, as far as all runs share it."""
+    """What all runs share, such as `50 clients · shards, 2 shards each · conv3 · 30 rounds · seeds 0 and 1`."""
     runs = comparison.runs
 
     def one(key: str) -> object | None:
+        """The value of a key, if all runs have the same."""
         values = {str(run.setting(key)): run.setting(key) for run in runs}
         return next(iter(values.values())) if len(values) == 1 else None
 
@@ -64,7 +66,7 @@ def _seeds(comparison: Comparison) -> str:
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """The sentences, in the order in which a reader asks."""
+    """The summary of a comparison, sentence by sentence."""
     measure = comparison.headline
     ranked = _ranked(comparison, measure) if measure else []
     if measure is None or not ranked:
@@ -79,6 +81,7 @@ def sentences(comparison: Comparison) -> list[str]:
 
 
 def _ranked(comparison: Comparison, measure: str) -> list[tuple[float, Entry]]:
+    """(mean, entry) of those that have the measure, the best first."""
     found = [(scores.mean, entry) for entry in comparison.entries if (scores := entry.pooled(measure))]
     return sorted(found, key=lambda pair: -pair[0])
 
@@ -95,8 +98,8 @@ def _best(comparison: Comparison, measure: str, ranked: list[tuple[float, Entry]
         said += _against(comparison, best, measure)
     close = [e for _, e in ranked[1:] if _not_clear(comparison, best, e, measure)]
     if close:
-        verb = "lies" if len(close) == 1 else "lie"
-        said += f". {listed([e.label for e in close])} {verb} too close to be told apart from it"
+        verb = "is" if len(close) == 1 else "are"
+        said += f". {listed([e.label for e in close])} {verb} not clearly below it"
     return said + "."
 
 
@@ -115,20 +118,22 @@ def _not_clear(comparison: Comparison, best: Entry, other: Entry, measure: str) 
 
 
 def _worst_off(measure: str, ranked: list[tuple[float, Entry]]) -> str:
-    """Who serves the worst tenth best: not always the one with the best mean."""
+    """The method whose worst tenth of clients is best. It may not be the one with the best mean."""
     found = []
     for _, entry in ranked:
         scores = entry.pooled(measure)
         if scores and scores.n >= 10:
             found.append((worst(scores.clients), entry.label))
     if len(found) < 2:
-        return f"The worst tenth of its clients reach {found[0][0]:.1f}%." if found else ""
+        return f"Mean of the worst tenth of its clients: {found[0][0]:.1f}%." if found else ""
     (high, first), (low, last) = max(found), min(found)
-    return f"The worst tenth of the clients fare best with {first} ({high:.1f}%) and worst with {last} ({low:.1f}%)."
+    return (
+        f"Mean of the worst tenth of the clients: highest with {first} ({high:.1f}%), lowest with {last} ({low:.1f}%)."
+    )
 
 
 def _losers(comparison: Comparison) -> str:
-    """Clients that personalisation makes worse."""
+    """How many clients have a worse model after personalisation."""
     words = []
     for entry in comparison.entries:
         pair = gain_pair(entry)
@@ -144,7 +149,7 @@ def _losers(comparison: Comparison) -> str:
     if not words:
         return ""
     shown = [text for _, text in sorted(words, reverse=True)]
-    return f"Clients whose own model is worse than the one they were given: {listed(shown, 10)}."
+    return f"Clients whose own model is worse than the model they received: {listed(shown, 10)}."
 
 
 def _generic(comparison: Comparison, measure: str) -> str:
@@ -159,6 +164,7 @@ def _cost(comparison: Comparison) -> str:
     moved = sorted((mb, entry.label) for entry in comparison.entries if (mb := entry.megabytes) is not None)
     if not moved:
         return ""
-    if f"{moved[0][0]:.1f}" == f"{moved[-1][0]:.1f}":
-        return f"A run moved {moved[0][0]:,.1f} MB in both directions."
-    return f"A run moved between {moved[0][0]:,.1f} MB ({moved[0][1]}) and {moved[-1][0]:,.1f} MB ({moved[-1][1]})."
+    (least, cheapest), (most, dearest) = moved[0], moved[-1]
+    if f"{least:.1f}" == f"{most:.1f}":
+        return f"A run sent {least:,.1f} MB in both directions."
+    return f"A run sent between {least:,.1f} MB ({cheapest}) and {most:,.1f} MB ({dearest}) in both directions."

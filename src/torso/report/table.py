@@ -1,4 +1,4 @@
-"""Results side by side: the table that `run` and `compare` print, and the same as data."""
+"""The tables of results that `torso run` and `torso compare` print."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from torso.report.privacy import epsilon_cell
 from torso.report.statistics import Difference, Refused
 from torso.results.result import Result
 
-ENDLESS = 1_000_000  # columns of a terminal in which everything has room
-_OWN = ("benign", "personalized")  # whose worst tenth is told: that of honest clients, where they are measured apart
+ENDLESS = 1_000_000  # columns of a terminal that is wide enough for any table
+_OWN = ("benign", "personalized")  # measures whose worst tenth is shown: that of honest clients if they are measured
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Row:
     accuracy: dict[str, Accuracy]
     megabytes: float | None
     seconds: float | None
-    worst: float | None  # personalised, mean of the worst tenth of the (honest) clients
-    why: str = "failed"
-    epsilon: str = "–"  # of private runs
+    worst: float | None  # mean personalised accuracy of the worst tenth of the (honest) clients
+    why: str = "failed"  # what is said of runs without a result: "failed" or "not finished"
+    epsilon: str = "–"  # the ε of private runs
 
 
 def rows(results: Sequence[Result]) -> list[Row]:
-    """Results grouped by method, in order of appearance."""
+    """A row for each method, in order of appearance."""
     by_method: dict[str, list[Result]] = {}
     for result in results:
         by_method.setdefault(result.method, []).append(result)
@@ -60,8 +60,9 @@ def _row(method: str, group: Sequence[Result]) -> Row:
 
 
 def _epsilon(privacy: Sequence[Any]) -> str:
-    """The ε of a method's runs, which may differ where clients do."""
-    return " to ".join(dict.fromkeys(sorted({epsilon_cell(each) for each in privacy}, key=_place)))
+    """The ε of a method's runs in ascending order, such as `1.2 to 1.5`: it may differ with the clients."""
+    different = {epsilon_cell(each) for each in privacy}
+    return " to ".join(sorted(different, key=_place))
 
 
 def _place(cell: str) -> float:
@@ -69,29 +70,32 @@ def _place(cell: str) -> float:
 
 
 def _worst(values: Sequence[float | None]) -> float | None:
+    """The mean of the worst tenth; None if no client was measured."""
     return worst(values) if any(value is not None for value in values) else None
 
 
 def _pool(found: Sequence[Accuracy]) -> Accuracy:
-    """Over clients where there are any, else over seeds."""
+    """The accuracy over the clients of all seeds; over seeds if the measure has no clients."""
     values = [v for a in found for v in (a.clients or (a.mean,)) if v is not None]
     return Accuracy.over(values, per_client=False)
 
 
 def table(results: Sequence[Result], console: Console) -> Table:
-    """Accuracy in % as mean ± std over clients (of all seeds), megabytes moved in both directions, seconds of a run."""
+    """The table of results: accuracy in % as mean ± std over the clients of all seeds, megabytes sent in both
+    directions, seconds of a run."""
     return fitted(rows(results), console)
 
 
 def fitted(made: Sequence[Row], console: Console) -> Table:
-    """The table, with less space where it would be wider than the terminal."""
+    """The table of these rows; in a compact form if it would be wider than the terminal."""
     wide = view_of(made)
     needed = Measurement.get(console, console.options.update(max_width=ENDLESS), wide).maximum
     return wide if needed <= console.width else view_of(made, narrow=True)
 
 
 def view_of(made: Sequence[Row], narrow: bool = False) -> Table:
-    """Sweeps of epochs (personalized@E) have no room here: `--json` and `torso report` show them."""
+    """The table of these rows, `narrow` or wide. Sweeps of epochs (personalized@E) are left out: `--json` and
+    `torso report` show them."""
 
     def add(title: str) -> None:
         folded = title.replace(" ", "\n").replace("personalised", "personal-\nised")
@@ -115,7 +119,7 @@ def view_of(made: Sequence[Row], narrow: bool = False) -> Table:
 
 
 def rows_of(comparison: Comparison) -> list[Row]:
-    """The rows of runs that were read from their folders."""
+    """A row for each entry of a comparison of run folders."""
     return [
         Row(
             entry.label,
@@ -133,7 +137,7 @@ def rows_of(comparison: Comparison) -> list[Row]:
 
 
 def differences(comparison: Comparison) -> Table | None:
-    """Difference to the baseline in points with its 95% interval; None where there is nobody to compare with."""
+    """The table of differences to the baseline in points, with 95% intervals; None if there is no other entry."""
     others = [entry for entry in comparison.entries if entry is not comparison.baseline]
     if not others or not comparison.measures:
         return None
@@ -142,7 +146,9 @@ def differences(comparison: Comparison) -> Table | None:
     view.add_column("accuracy")
     view.add_column("difference", no_wrap=True)
     for entry in others:
-        for place, name in enumerate(comparison.measures):  # a line each: intervals side by side fit no terminal
+        for place, name in enumerate(
+            comparison.measures
+        ):  # one line for each measure: intervals side by side would be too wide
             apart = _apart(comparison.difference(entry, name))
             view.add_row(escape(entry.label) if place == 0 else "", title_of(name), apart)
     return view

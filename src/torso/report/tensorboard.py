@@ -1,4 +1,4 @@
-"""A run's numbers as TensorBoard events, under `events/` of its folder."""
+"""A run's numbers as TensorBoard events, in the folder `events/` of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torso.runs.rounds import Round
 
 
 class TensorBoard(Through):
-    """Writes events and passes everything on to another listener. A run without a folder writes none."""
+    """A listener that writes events and passes everything on to another listener. No run folder: no events."""
 
     def __init__(self, then: Listener) -> None:
         try:

@@ -24,23 +24,26 @@ def try_(
     model: Model,
     generic: Annotated[
         Path | None,
-        typer.Option(metavar="FILE|RUN", help="The generic model beside it; of a run with --client it is there."),
+        typer.Option(
+            metavar="FILE|RUN",
+            help="Also ask this generic model. With a run and --client, its generic model is asked anyway.",
+        ),
     ] = None,
     client: Client = None,
-    port: Annotated[int, typer.Option(help="0: any free one.")] = 0,
+    port: Annotated[int, typer.Option(help="Port of the page; 0 takes any free one.")] = 0,
     data_root: DataRoot = None,
     accept_changed_data: ChangedData = False,
     plugin: Plugins = [],  # noqa: B006  typer copies it
 ) -> None:
-    """Ask a model about images or texts on a local page: drop one, see its answer; ends with Ctrl-C."""
+    """Try a model on images or texts in the browser, on a local page. Ctrl-C ends it."""
     load_plugins(plugin)
     from torso.data.inputs import Tokens
     from torso.report.try_page import serve
 
     models = chosen(model, generic, client, data_root, accept_changed_data)
     with serve(models, port) as server:
-        do = "write texts" if isinstance(models[0].kind, Tokens) else "drop images"
-        print(f"{do} on http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)
+        action = "write texts" if isinstance(models[0].kind, Tokens) else "drop images"
+        print(f"{action} on http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
@@ -50,13 +53,15 @@ def try_(
 def chosen(
     model: Path, generic: Path | None, client: str | None, data_root: Path | None, accept_changed_data: bool = False
 ) -> list[Asked]:
-    """The models of the page: the generic one, where there is one beside, comes first."""
+    """The models of the page with their titles; a separate generic model comes first."""
     from torso.nets.network import card_of
     from torso.report.try_page import Asked
 
     if generic is None and client is not None and model.is_dir():
         generic = model
     mine = model_at(model, client, data_root, accept_changed_data)
-    title = "Generic" if card_of(mine).kind == "generic" else "Personal"
-    beside = [] if generic is None else [Asked("Generic", model_at(generic, None, data_root, accept_changed_data))]
-    return [*beside, Asked(title if title == "Personal" or not beside else "Second", mine)]
+    mine_is_generic = card_of(mine).kind == "generic"
+    if generic is None:
+        return [Asked("Generic" if mine_is_generic else "Personal", mine)]
+    other = Asked("Generic", model_at(generic, None, data_root, accept_changed_data))
+    return [other, Asked("Second" if mine_is_generic else "Personal", mine)]

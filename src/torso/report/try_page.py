@@ -1,4 +1,4 @@
-"""A local page that asks models about an image or a text: the generic answer beside the personal one."""
+"""The local page of `torso try`: models classify an image or a text that the user gives."""
 
 from __future__ import annotations
 
@@ -27,39 +27,42 @@ from torso.runs.pictures import decoded, told
 from torso.runs.predict import answers
 
 MOST_BYTES = 20 * 2**20  # of an uploaded file
-_SHOWN = 5  # classes
+_SHOWN = 5  # classes that an answer lists
 
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """A model with the title that it has on the page."""
+    """A model with its title on the page."""
 
     title: str
     network: Network
 
     @property
     def kind(self) -> Pixels | Tokens:
+        """The kind of input that the model takes; raises RequestError if the page cannot show it."""
         card = card_of(self.network)
         if isinstance(card.input, Pixels) or (isinstance(card.input, Tokens) and card.tokenizer is not None):
             return card.input
         raise RequestError(
-            f"the model takes {card.input.words}, and torso try shows images and texts. Use torso predict."
+            f"the model takes {card.input.words}, but torso try takes only images and texts. Use torso predict."
         )
 
 
 class Booth:
-    """Models that are asked about one image, or one text, after the other."""
+    """The models of the page. They classify one image, or one text, at a time."""
 
     def __init__(self, models: Sequence[Asked]) -> None:
         self.models = models
         self.kinds = [model.kind for model in models]
         self.of_texts = isinstance(self.kinds[0], Tokens)
         if any(isinstance(kind, Tokens) != self.of_texts for kind in self.kinds):
-            raise RequestError("one model takes images and the other texts. Expected: two models of one kind")
+            raise RequestError(
+                "one model takes images and the other takes texts. Expected: two models of the same kind"
+            )
         self._one_at_a_time = Lock()
 
     def ask(self, raw: bytes) -> dict[str, Any]:
-        """What the models say of the image in a file, and what they saw of it; or of a text."""
+        """The answers of all models for the bytes of an image file or of a text, and the image as they saw it."""
         with self._one_at_a_time:
             return {"models": [self._say(*both, raw) for both in zip(self.models, self.kinds, strict=True)]}
 
@@ -83,18 +86,18 @@ def _text(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise RequestError("what was sent is no text. Expected: UTF-8") from None
+        raise RequestError("what was sent is not text in UTF-8") from None
 
 
 def _as_address(pixels: np.ndarray) -> str:
-    """An image as the address of itself."""
+    """An image as a data URL."""
     file = BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 class _Handler(LocalHandler):
-    """GET / and POST /ask; everything else is refused."""
+    """Answers GET / with the page and POST /ask with the models' answers; refuses everything else."""
 
     booth: Booth
 
@@ -136,7 +139,7 @@ class _Handler(LocalHandler):
         self.answer(HTTPStatus.OK, "application/json", json.dumps(found))
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        self.close_connection = True  # what was sent may not have been read
+        self.close_connection = True  # the body of the request may not have been read
         self.answer(status, "application/json", json.dumps({"error": reason}))
 
 

@@ -1,5 +1,5 @@
-"""Clients that took part in no round: where a method keeps a model for each client, theirs is the one that training
-began with, and it is measured like the others."""
+"""Clients that took part in no round. If the method keeps a model for each client, theirs is still the initial model,
+and it is measured like the others. So a report says how many there are."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torso.report.records import Record
 
 
 def in_words(runs: Sequence[Record]) -> str:
-    """A sentence on the runs of one experiment, of all seeds; "" where there is nothing to say."""
+    """A sentence about such clients in the runs of one experiment (all seeds); "" if there are none."""
     found = [(count, unheard(run)) for run in runs if (count := trained(run)) and keeps_models(run)]
     if not any(missing for _, missing in found):
         return ""
     missing = " and ".join(dict.fromkeys(str(missing) for _, missing in found))
     return (
-        f"{missing} of {found[0][0]} clients took part in no round, and the models of their own are those that "
-        "training began with. More rounds or a larger train.fraction reach them."
+        f"{missing} of {found[0][0]} clients took part in no round, so their own models are the initial ones. More "
+        "rounds or a larger train.fraction would reach them."
     )
 
 
 def trained(run: Record) -> int:
-    """How many clients may train; 0 where the folder does not say."""
+    """The number of clients that may train; 0 if the folder does not say."""
     if not run.history:
         return 0
     late = run.came_later if run.is_federation else run.setting("data.new_clients", 0)
@@ -30,13 +30,13 @@ def trained(run: Record) -> int:
 
 
 def unheard(run: Record) -> int:
-    """How many of these no line of the history names."""
+    """The number of clients that may train but are in no line of the history."""
     heard = {str(client) for line in run.history for client in line.get("participants") or ()}
     return max(0, trained(run) - len(heard))
 
 
 def keeps_models(run: Record) -> bool:
-    """Whether a visit leaves a client a model of its own; False for a method of a plugin that is not here."""
+    """Whether the method keeps a model for each client; False if it comes from a plugin that is not loaded."""
     from torso.methods.parse import axis_from_config
     from torso.personal import personals
 

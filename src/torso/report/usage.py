@@ -1,4 +1,4 @@
-"""What is wrong with the words of a command, in one line as every other refusal."""
+"""Usage errors, such as an unknown option, as one line like every other error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _TWICE = re.compile(r"( Did you mean [^?]*\?)\1")  # Typer 0.20 and Click 8.5 ea
 
 
 def in_one_line(error: Any) -> str:
-    """What was wrong, and where to read on. A key of the config that was written as an option is told as a key."""
+    """The error in one line, with the help command to read. If the unknown option is the name of a config key, the line
+    says how to set that key."""
     said, context = _TWICE.sub(r"\1", " ".join(error.format_message().split())), error.ctx
     if context is None:
         return said

@@ -1,4 +1,4 @@
-"""A local page that follows runs while they train: on 127.0.0.1 only, read-only, until Ctrl-C."""
+"""The local page of `torso watch`: it follows runs while they train. It only reads, and only on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ from torso.report.page import render
 from torso.report.records import Record, Scores, below_of, is_run, names_apart, read
 from torso.results.history import CUT
 
-_LINES = 400  # of a log
-_RECENT = 10  # rounds that the time left is judged by
+_LINES = 400  # rounds that a log shows
+_RECENT = 10  # rounds whose mean duration gives the time left
 
 
 class Watcher:
-    """What is known of the runs below a folder, read again when a file has changed."""
+    """The runs below a folder. A run is read again when one of its files has changed."""
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
             raise RequestError(
-                f"{str(root)!r} is not a folder. Give a run folder, or the folder that runs are made in."
+                f"{str(root)!r} is not a folder. Give a run folder, or the folder that contains your runs."
             )
         self.root = root.resolve()
-        self._kept: dict[Path, tuple[float, Record]] = {}
+        self._kept: dict[Path, tuple[float, Record]] = {}  # folder → (time of its newest file, its record)
         self._charts: tuple[Any, list[dict[str, str]]] = (None, [])
 
     def folders(self) -> list[Path]:
-        """Run folders that really lie below the root: a link that leads out of it is passed over."""
+        """The run folders below the root. Links that lead out of it are skipped."""
         found = [self.root] if is_run(self.root) else below_of(self.root)
         return [folder for folder in found if folder.resolve().is_relative_to(self.root)]
 
     def record(self, folder: Path) -> Record:
+        """The record of a run, from memory if no file has changed."""
         changed = max((p.stat().st_mtime for p in folder.glob("*.json*")), default=0.0)
         kept = self._kept.get(folder)
         if kept is None or kept[0] != changed:
@@ -49,6 +50,7 @@ class Watcher:
         return kept[1]
 
     def state(self) -> dict[str, Any]:
+        """Everything that the page shows, as JSON."""
         folders = self.folders()
         records = [self.record(folder) for folder in folders]
         names = names_apart(folders)
@@ -59,9 +61,9 @@ class Watcher:
         done = record.history[-1]["round"] if record.history else 0
         total = max(done, record.rounds or 0) if record.ok else max(done, planned_rounds(record))
         newest = self._kept[folder][0] or time.time()
-        quiet = max(0.0, time.time() - newest)
+        quiet = max(0.0, time.time() - newest)  # seconds since a file was written
         recent = [line["seconds"] for line in record.history[-_RECENT:] if isinstance(line.get("seconds"), float | int)]
-        pace = sum(recent) / len(recent) if recent else None
+        pace = sum(recent) / len(recent) if recent else None  # seconds a round
         running = record.status == "unfinished"
         return {
             "path": folder.relative_to(self.root).as_posix(),
@@ -74,46 +76,47 @@ class Watcher:
             "left": pace * (total - done) if running and pace is not None else None,
             "quiet": quiet if running and quiet > max(30.0, 20 * (pace or 0)) else None,
             "news": news(record),
-            "problems": self._told(record),
+            "problems": self._problems(record),
         }
 
     @staticmethod
-    def _told(record: Record) -> list[str]:
-        """Half a line at the end of a history, or no result yet, is no problem of a run that goes on."""
-        going = record.status == "unfinished"
-        return [p for p in record.problems if not (going and (p.startswith("unfinished") or CUT in p))]
+    def _problems(record: Record) -> list[str]:
+        """The problems of a run. While it runs, a missing result and half a line at the end of the history are none."""
+        if record.status != "unfinished":
+            return list(record.problems)
+        return [p for p in record.problems if not (p.startswith("unfinished") or CUT in p)]
 
     def _drawn(self, records: list[Record]) -> list[dict[str, str]]:
+        """The charts, drawn again when a run has a new round or status."""
         key = [(str(r.folder), len(r.history), r.status) for r in records]
         if self._charts[0] != key:
-            made = (
-                [c for name in ("rounds", "loss") for c in KINDS[name].make(compare_records(records))]
-                if records
-                else []
-            )
-            drawn = [{"title": c.title, "note": c.note, "svg": to_svg(c.drawing, c.title)} for c in made]
+            charts = []
+            if records:
+                comparison = compare_records(records)
+                charts = [*KINDS["rounds"].make(comparison), *KINDS["loss"].make(comparison)]
+            drawn = [{"title": c.title, "note": c.note, "svg": to_svg(c.drawing, c.title)} for c in charts]
             self._charts = (key, drawn)
         return self._charts[1]
 
     def log(self, path: str) -> str | None:
-        """The history of a run in lines; None for anything that is not a run below the root."""
+        """The history of a run as text; None if `path` is not a run below the root."""
         known = {folder.relative_to(self.root).as_posix(): folder for folder in self.folders()}
-        folder = known.get(path)  # no path is ever made of what was asked
+        folder = known.get(path)  # a lookup: a request never becomes a path
         if folder is None:
             return None
         record = self.record(folder)
         lines = [_line(line) for line in record.history[-_LINES:]]
-        return "\n".join([*lines, *self._told(record), *([] if record.status == "unfinished" else [record.status])])
+        return "\n".join([*lines, *self._problems(record), *([] if record.status == "unfinished" else [record.status])])
 
 
 def planned_rounds(record: Record) -> int:
-    """What the config asks for, with the rounds that come before or instead (spec 7.4)."""
+    """The number of rounds that the config plans, with those of the method's start (spec 7.4)."""
     rounds, start = record.setting("train.rounds", 0), record.setting("method.start", {})
     if not isinstance(rounds, int) or not isinstance(start, dict):
         return 0
     try:
         known = method_from_config({"start": start}).start
-    except RequestError:  # somebody's own, of a plugin that is not loaded here
+    except RequestError:  # from a plugin that is not loaded here
         return rounds
     earlier = known.earlier()
     return known.pace(Pace(rounds, 0.0, "")).rounds + (0 if earlier is None else earlier.rounds or rounds)
@@ -122,8 +125,9 @@ def planned_rounds(record: Record) -> int:
 def news(record: Record) -> str:
     """The newest loss and accuracies in one line."""
     words = []
-    if record.history and isinstance(record.history[-1].get("loss"), float | int) and not record.ok:
-        words.append(f"loss {record.history[-1]['loss']:.4g}")
+    last_loss = record.history[-1].get("loss") if record.history else None
+    if isinstance(last_loss, float | int) and not record.ok:
+        words.append(f"loss {last_loss:.4g}")
     found = dict(record.accuracy)
     if not found:
         measured: Any = next((line["accuracy"] for line in reversed(record.history) if line.get("accuracy")), {})
@@ -138,6 +142,7 @@ def _said(name: str, scores: Scores) -> str:
 
 
 def _line(line: Any) -> str:
+    """A round of the history as a line of the log."""
     words = [f"round {line['round']}"]
     if isinstance(line.get("participants"), list):
         words.append(f"{len(line['participants'])} clients")
@@ -151,7 +156,7 @@ def _line(line: Any) -> str:
 
 
 class _Handler(LocalHandler):
-    """GET / and two questions; everything else is refused."""
+    """Answers GET / with the page, /state.json and /log with data; refuses everything else."""
 
     watcher: Watcher
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes, and how they stop it. Loads torch when a run is near, not before."""
+"""Progress of a run on the terminal, and stopping it with Ctrl-C. torch is loaded only when `watching` is called."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def watching(quiet: bool, tensorboard: bool = False, shown: Displays | None = None) -> Iterator[tuple[Listener, Stop]]:
-    """Progress on the error stream, and Ctrl-C or SIGTERM that stop after the round or measure; a second one at once.
+    """Shows progress on the error stream. Ctrl-C or SIGTERM stops the run after its round or measure; a second one at
+    once.
 
-    `shown`: other displays than the usual ones, for a terminal and elsewhere."""
+    `shown`: displays to use instead of the default ones: (for a terminal, for everything else)."""
     from torso.runs.events import Listener, Stop
     from torso.runs.progress import LiveBars, PlainLines
 
@@ -39,8 +40,8 @@ def watching(quiet: bool, tensorboard: bool = False, shown: Displays | None = No
 
         return TensorBoard(listener)
 
-    heard = (signal.SIGINT, signal.SIGTERM)  # a scheduler sends the second before it kills
-    before = {number: signal.signal(number, interrupt) for number in heard}
+    signals = (signal.SIGINT, signal.SIGTERM)  # a cluster's scheduler sends SIGTERM before it kills
+    before = {number: signal.signal(number, interrupt) for number in signals}
     try:
         if quiet or not console.is_terminal:
             yield with_events(Listener() if quiet else lines_of(console)), stop

@@ -1,4 +1,4 @@
-"""The page into a file, and the comparison as data: `torso report`."""
+"""What `torso report` writes: the page as a file, or the comparison as JSON."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torso.results.files import replace_file, writing
 
 
 def report(paths: Sequence[Path], out: Path, baseline: str | None = None, command: str = "") -> Comparison:
-    """Write the page and give back what it compares."""
+    """Write the page and return the comparison that it shows."""
     comparison = compare_folders(paths, baseline)
     write_file(out, build_page(comparison, command).encode())
     return comparison
 
 
 def as_data(comparison: Comparison) -> dict[str, Any]:
-    """The comparison for programs: what the page says in tables and words."""
+    """The tables and sentences of the page as JSON."""
     return {
         "baseline": comparison.baseline.label,
         "summary": sentences(comparison),
@@ -42,17 +42,18 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
 
 
 def _scores(comparison: Comparison, entry: Any, measure: str) -> dict[str, Any]:
+    """One measure of one entry, with its difference to the baseline or the reason why there is none."""
     scores, d = entry.pooled(measure), comparison.difference(entry, measure)
-    apart = (
+    difference = (
         {"mean": d.mean, "low": d.low, "high": d.high, "pairs": d.pairs, "over": d.over}
         if isinstance(d, Difference)
         else {"refused": d.reason}
     )
-    return {"mean": scores.mean, "std": scores.std, "n": scores.n, "difference": apart}
+    return {"mean": scores.mean, "std": scores.std, "n": scores.n, "difference": difference}
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """A whole file or the old one, and one line where it cannot be written."""
+    """Write a file as a whole: if that fails, an older file stays, and a RequestError says why."""
     if path.is_dir():
         raise RequestError(f"--out {str(path)!r} is a folder. Give a file, such as {str(path / 'report.html')!r}.")
     try:

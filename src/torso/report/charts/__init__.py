@@ -1,4 +1,4 @@
-"""Charts: small functions from a comparison to a drawing, and the drawing as SVG, PDF or PNG."""
+"""Charts: functions from a comparison to a plot, and the plot as SVG for the page or as a matplotlib figure."""
 
 from torso.report.charts import analyses, clients, matrices, rounds
 from torso.report.charts.base import KINDS, Chart

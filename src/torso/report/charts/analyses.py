@@ -1,4 +1,4 @@
-"""Analyses that are lines or points: norms, classes seen and unseen, drift, regularisation, t-SNE."""
+"""Charts of analyses as lines or points: norms, seen and unseen classes, drift, regularisation, t-SNE."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torso.report.charts.palette import series_role
 from torso.report.charts.panels import Axis, End, Panel, Plot, room_for
 from torso.report.comparison import Comparison
 
-MOST_POINTS = 500
+MOST_POINTS = 500  # of a t-SNE chart; of more, these many are drawn
 _NORMS = {
     "local_seen": "local, seen",
     "local_unseen": "local, unseen",
@@ -24,7 +24,7 @@ _NORMS = {
 
 
 def _series(found: Any, x: str, y: str, label: str, place: int) -> Series | None:
-    """Two lists of one length as a line; gaps (nulls) are left out."""
+    """Two lists of the same length as a line; None if they are missing or do not fit. Nulls are left out."""
     if not isinstance(found, dict):
         return None
     xs, ys = matrix(found.get(x), 1), matrix(found.get(y), 1)
@@ -40,7 +40,7 @@ def _rows(series: list[Series]) -> list[tuple[Any, ...]]:
 
 @kind("norms", "analyses")
 def norms(comparison: Comparison) -> list[Chart]:
-    """Norms of class weights and of features per round, for classes a client has seen and has not."""
+    """Norms of class weights and of features per round, for seen and unseen classes."""
     charts = []
     for entry, run, found in analysed(comparison, "norms"):
         for what in ("weight", "feature"):
@@ -61,7 +61,8 @@ def norms(comparison: Comparison) -> list[Chart]:
                 ),
             )
             note = (
-                "Classes a client has data of (seen) or not (unseen), after a visit (local) and on the server (global)."
+                "Seen: classes of which a client has samples; unseen: the others. Local: after a client's training; "
+                "global: on the server."
             )
             title = f"{what.capitalize()} norms: {of_seed(entry, run)}"
             charts.append(
@@ -72,27 +73,26 @@ def norms(comparison: Comparison) -> list[Chart]:
 
 @kind("curves", "analyses")
 def curves(comparison: Comparison) -> list[Chart]:
-    """Accuracy on classes seen and unseen, epoch by epoch of the local visits."""
+    """Accuracy on seen and unseen classes, epoch by epoch of local training."""
     charts = []
     for entry, run, found in analysed(comparison, "class_curves"):
         if not isinstance(found, dict):
             continue
         rounds, epochs = matrix(found.get("rounds"), 1), matrix(found.get("epochs"), 1)
         lines = {key: matrix(found.get(key)) for key in ("seen", "unseen")}
-        known = {
-            key: v
-            for key, v in lines.items()
-            if v is not None and rounds is not None and epochs is not None and v.shape == (len(rounds), len(epochs))
-        }
-        if not known or rounds is None or epochs is None:
+        if rounds is None or epochs is None:
+            continue
+        shape = (len(rounds), len(epochs))
+        known = {key: v for key, v in lines.items() if v is not None and v.shape == shape}
+        if not known:
             continue
         gap = float(min(b - a for a, b in pairwise(rounds))) if len(rounds) > 1 else 1.0
-        reach = 0.8 * gap / max(float(epochs[-1] - epochs[0]), 1e-9)
+        reach = 0.8 * gap / max(float(epochs[-1] - epochs[0]), 1e-9)  # width of an epoch, in rounds
         panel = Panel(
             *(40, 30, WIDTH - room_for(known), 238),
             (float(rounds[0]), float(rounds[-1]) + 0.8 * gap),
             accuracy_span(v for m in known.values() for v in m.flat),
-            across=Axis("round, and the epochs within its visits", whole=True),
+            across=Axis("round, and the epochs of its local training", whole=True),
             up=Axis("accuracy, %", 4),
         )
         for place, (key, table) in enumerate(known.items()):
@@ -105,7 +105,7 @@ def curves(comparison: Comparison) -> list[Chart]:
                 for r, values in zip(rounds, table, strict=True)
             ]
             drawn = [points for points in strokes if len(points) > 1]
-            labels = [key, *[""] * len(drawn)]  # once in a legend
+            labels = [key, *[""] * len(drawn)]  # one entry in a legend
             role = series_role(place)
             panel.add(*(Line(points, role, 2, label=label) for points, label in zip(drawn, labels, strict=False)))
             if drawn:
@@ -116,7 +116,10 @@ def curves(comparison: Comparison) -> list[Chart]:
             for r, line in zip(rounds, table, strict=True)
             for e, v in zip(epochs, line, strict=True)
         ]
-        note = "Each stroke is one round's visits: what clients learn of their own classes, and forget of the others."
+        note = (
+            "Each stroke is the local training of one round. Seen: a client's own classes, which it learns. Unseen: "
+            "the others, which it forgets."
+        )
         charts.append(
             Chart(
                 "curves",
@@ -134,6 +137,7 @@ def curves(comparison: Comparison) -> list[Chart]:
 def _across_methods(
     comparison: Comparison, key: str, field: str, title: str, label: str, note: str, name: str, percent: bool = False
 ) -> list[Chart]:
+    """A chart with one line for each method: the numbers `field` of the analysis `key`, by round."""
     made = [_series(found, "rounds", field, entry.label, entry.place) for entry, _, found in analysed(comparison, key)]
     series = [s for s in made if s]
     if not series:
@@ -144,16 +148,16 @@ def _across_methods(
 
 @kind("drift", "analyses")
 def drift(comparison: Comparison) -> list[Chart]:
-    """How far the participants' models lie apart, and how good each is as a generic model."""
+    """How far the participants' models differ from each other, and how good each is as a generic model."""
     apart = "Mean squared distance of the participants' models from their mean, per round."
-    good = "A participant's model after its visit, on everybody's test data, before the server averages."
+    good = "A participant's model after its training, on the test data of all clients, before the server averages."
     return [
         *_across_methods(comparison, "drift_variance", "variance", "Drift", "variance of local models", apart, "drift"),
         *_across_methods(
             comparison,
             "drift_variance",
             "local_generic",
-            "Local models as generic ones",
+            "Local models as generic models",
             "accuracy, %",
             good,
             "drift",
@@ -164,8 +168,8 @@ def drift(comparison: Comparison) -> list[Chart]:
 
 @kind("regularization", "analyses")
 def regularization(comparison: Comparison) -> list[Chart]:
-    """What the regulariser costs and how far clients go from the server."""
-    note = "Monitored over the rounds."
+    """The loss of the regulariser, and the distance of the clients' models from the server's."""
+    note = "One value for each round."
     return [
         *_across_methods(
             comparison, "regularization", "loss", "Regularisation", "regularisation loss", note, "regularization"
@@ -178,7 +182,7 @@ def regularization(comparison: Comparison) -> list[Chart]:
 
 @kind("tsne", "analyses")
 def tsne(comparison: Comparison) -> list[Chart]:
-    """Features in two dimensions (t-SNE), every point written as its class number."""
+    """Features in two dimensions (t-SNE), each point drawn as its class number."""
     charts = []
     for entry, run, found in analysed(comparison, "tsne"):
         if not isinstance(found, dict):
@@ -195,10 +199,11 @@ def tsne(comparison: Comparison) -> list[Chart]:
             spot = (float(x[i]), float(y[i]), f"{int(label[i])}")
             by_role.setdefault(series_role(int(shade[i]) % 8), []).append(spot)
         panel.add(*(Words(spots, role, 9) for role, spots in sorted(by_role.items())))
-        note = "Features of test samples, each written as its class" + (
-            "; colours are superclasses" if shade is coarse else ""
-        )
-        note += f". {len(some):,} of {len(x):,} samples are drawn." if len(some) < len(x) else "."
+        note = "Features of test samples. A number is a sample's class."
+        if shade is coarse:
+            note += " Colours are superclasses."
+        if len(some) < len(x):
+            note += f" {len(some):,} of {len(x):,} samples are drawn."
         rows = [(a, b, int(c)) for a, b, c in zip(x.round(3), y.round(3), label, strict=True)]
         charts.append(
             Chart(

@@ -1,4 +1,4 @@
-"""What a chart is, and the list of kinds."""
+"""`Chart`, and the registry of the kinds of charts."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from torso.report.comparison import Comparison
 
 @dataclass(frozen=True)
 class Chart:
-    """A plot with the words around it and the data behind it. `of`: which one, where a kind has several."""
+    """A plot with its title, its note and the data behind it."""
 
     kind: str
     title: str
-    note: str
+    note: str  # one or two sentences on how to read it
     plot: Plot
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # of the data, for CSV
     rows: Sequence[Sequence[Any]]
-    of: str = ""
+    of: str = ""  # the method or measure that it shows, if a kind makes several charts
 
     @property
     def drawing(self) -> Drawing:
-        """The drawing as the page shows it."""
+        """The plot as marks on the page."""
         return self.plot.drawing()
 
 
 Maker = Callable[[Comparison], list[Chart]]
-"""Empty where the runs do not hold what the chart shows."""
+"""Makes the charts of a kind; an empty list if the runs do not have the data for it."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    section: str
-    about: str
+    """A kind of chart."""
+
+    section: str  # of the page
+    about: str  # the maker's docstring
     make: Maker
 
 
@@ -44,7 +46,7 @@ KINDS: dict[str, Kind] = {}
 
 
 def kind(name: str, section: str) -> Callable[[Maker], Maker]:
-    """Decorator: register a chart under the name that `torso plot --kind` uses, in a section of the page."""
+    """A decorator that registers a maker under a name (for `torso plot --kind`) and a section of the page."""
 
     def keep(make: Maker) -> Maker:
         KINDS[name] = Kind(section, " ".join((make.__doc__ or "").split()), make)

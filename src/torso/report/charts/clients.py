@@ -1,4 +1,4 @@
-"""One dot a client: where each stands, who gains and who loses, and how far methods lie apart."""
+"""Charts with one dot for each client: its accuracy, whether it gains or loses; and the differences between methods."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from torso.report.comparison import Comparison, Entry, scale_of, share_below, ti
 from torso.report.records import Record
 from torso.report.statistics import Difference
 
-ROW = 58.0  # the height of a row of dots
-MOST = 250  # dots in a row; more are shown as these many, evenly by rank
-Told = tuple[float, str]
+ROW = 58.0  # height of a row of dots, in units of the page
+MOST = 250  # dots in a row; of more, these many are drawn, evenly by rank
+Labelled = tuple[float, str]
+"""A value and the text that the page shows when the pointer is on its dot."""
 
 
 def _in_rows(
@@ -31,8 +32,8 @@ def _in_rows(
     return Panel(left, top, right, bottom, xs, (len(rows), 0), across=across, rows=tuple(rows), heads=heads)
 
 
-def thinned(values: Sequence[Told]) -> list[Told]:
-    """Evenly by rank where there are too many to draw."""
+def thinned(values: Sequence[Labelled]) -> list[Labelled]:
+    """The values in order; if there are too many to draw, MOST of them, evenly by rank."""
     ordered = sorted(values)
     if len(ordered) <= MOST:
         return ordered
@@ -41,19 +42,25 @@ def thinned(values: Sequence[Told]) -> list[Told]:
 
 @dataclass(frozen=True)
 class Swarm:
-    """Dots that do not cover each other: equal values stand above and beside each other around their place."""
+    """A row of dots that do not cover each other: equal values are stacked around the middle of the row."""
 
-    dots: list[tuple[float, tuple[float, float, str]]]  # (value, dot)
+    dots: list[tuple[float, tuple[float, float, str]]]  # (value, (x, y on the page, text))
     radius: float
 
     @classmethod
-    def of(cls, panel: Panel, values: Sequence[Told], middle: float, half: float) -> Swarm:
-        radius = 2.4 if len(values) <= 60 else 2.0 if len(values) <= 120 else 1.6
+    def of(cls, panel: Panel, values: Sequence[Labelled], middle: float, half: float) -> Swarm:
+        """The dots of these values around `middle` (y on the page), at most `half` above and below it."""
+        if len(values) <= 60:
+            radius = 2.4
+        elif len(values) <= 120:
+            radius = 2.0
+        else:
+            radius = 1.6
         step = 2.1 * radius
-        places: dict[int, list[Told]] = {}
+        places: dict[int, list[Labelled]] = {}
         for value, title in values:
             places.setdefault(round(panel.x(value) / step), []).append((value, title))
-        high = max(1, int(2 * half / step))  # dots above each other
+        high = max(1, int(2 * half / step))  # dots in a column
         found = []
         for place in places.values():
             columns = -(-len(place) // high)
@@ -68,12 +75,12 @@ class Swarm:
     def marks(
         self, panel: Panel, role: str, opacity: float, keep: Callable[[float], bool] = lambda _: True
     ) -> list[Dots]:
-        """The marks, in the numbers of the panel."""
+        """The dots with these values as marks, in the scales of the panel."""
         some = [(*panel.value_at(x, y), title) for value, (x, y, title) in self.dots if keep(value)]
         return [Dots(some, role, self.radius, opacity)] if some else []
 
 
-def _client_values(entry: Entry, measure: str) -> list[Told]:
+def _client_values(entry: Entry, measure: str) -> list[Labelled]:
     return [
         (value, f"seed {run.seed}, client {name}: {value:.1f}%")
         for run in entry.good
@@ -84,7 +91,7 @@ def _client_values(entry: Entry, measure: str) -> list[Told]:
 
 
 def _named(run: Record, values: Sequence[float]) -> list[tuple[str | int, float]]:
-    """Each client's name, or its number, with its value."""
+    """(client's name or number, its value) of all clients."""
     return list(zip(run.client_names(len(values)), values, strict=True))
 
 
@@ -94,7 +101,7 @@ def _thinned_note(largest: int) -> str:
 
 @kind("clients", "clients")
 def clients(comparison: Comparison) -> list[Chart]:
-    """The distribution over clients, one dot a client, with the median and the mean of the worst tenth."""
+    """Accuracy of every client as a dot, with the median and the mean of the worst tenth."""
     charts = []
     chosen = [m for m in dict.fromkeys((comparison.headline, "initial", "personal")) if m in comparison.measures]
     for measure in chosen[:2]:
@@ -120,7 +127,7 @@ def clients(comparison: Comparison) -> list[Chart]:
             if measure in run.accuracy
             for k, v in _named(run, run.accuracy[measure].clients)
         ]
-        note = "A dot is a client. Long stroke: the median; short stroke: the mean of the worst tenth."
+        note = "Each dot is a client. Long stroke: the median. Short stroke: the mean of the worst tenth."
         note += _thinned_note(max(len(values) for _, values in found))
         title = f"Every client: {title_of(measure)}"
         plot = Plot(len(found) * ROW + 62, [panel])
@@ -129,7 +136,7 @@ def clients(comparison: Comparison) -> list[Chart]:
 
 
 def gain_pair(entry: Entry) -> tuple[str, str] | None:
-    """(its personal model, the generic model on its data) as far as they were measured client by client."""
+    """The measures (a client's own model, the generic model on its data) that the entry has; None if one is missing."""
     after = next((m for m in ("personal", "personalized") if m in entry.measures), None)
     before = next((m for m in ("generic_as_personal", "initial") if m in entry.measures), None)
     return (after, before) if after and before else None
@@ -137,43 +144,47 @@ def gain_pair(entry: Entry) -> tuple[str, str] | None:
 
 @kind("gains", "clients")
 def gains(comparison: Comparison) -> list[Chart]:
-    """Who gains and who loses: a client's own model against the generic model on the same client."""
+    """Which clients gain and which lose: a client's own model against the generic model on the same client."""
     pairs = {entry.label: pair for entry in comparison.entries if (pair := gain_pair(entry))}
     befores = {pair[1] for pair in pairs.values()}
-    against = "the model it was given, before fine-tuning (initial)" if befores == {"initial"} else "the generic model"
-    note = f"A client's own model minus {against}, on the same client. Left of the line: worse off."
+    against = "the model it received, before fine-tuning (initial)" if befores == {"initial"} else "the generic model"
+    note = f"Accuracy of a client's own model minus that of {against}, on the same client. Left of the line: it loses."
     return _gain_chart(comparison, pairs, "gains", "Who gains and who loses", note)
 
 
 @kind("alone", "clients")
 def alone(comparison: Comparison) -> list[Chart]:
-    """Who would have been better off alone: a client's model against training on its own data only."""
+    """Which clients would be better off alone: a client's own model against training on its own data only."""
     pairs = {
         e.label: (p[0], "local_only") for e in comparison.entries if (p := gain_pair(e)) and "local_only" in e.measures
     }
-    note = "A client's own model minus the same client trained alone. Left of the line: federation cost it accuracy."
+    note = (
+        "Accuracy of a client's own model minus that of a model trained on its data alone. Left of the line: training "
+        "alone is better."
+    )
     return _gain_chart(comparison, pairs, "alone", "Who would be better off alone", note)
 
 
 def _gain_chart(
     comparison: Comparison, pairs: dict[str, tuple[str, str]], name: str, title: str, note: str
 ) -> list[Chart]:
-    found: list[tuple[Entry, list[Told]]] = []
+    """The chart of differences client by client. `pairs`: an entry's label → the measures (after, before)."""
+    found: list[tuple[Entry, list[Labelled]]] = []
     rows = []
     for entry in (e for e in comparison.entries if e.label in pairs):
         after, before = pairs[entry.label]
-        told: list[Told] = []
+        differences: list[Labelled] = []
         for run in (r for r in entry.good if after in r.accuracy and before in r.accuracy):
             ours, theirs = run.accuracy[after].clients, run.accuracy[before].clients
             if len(ours) != len(theirs):
                 continue
             both = [(k, a, b) for (k, a), b in zip(_named(run, ours), theirs, strict=True)]
             rows += [(entry.label, run.seed, k, after, a, before, b) for k, a, b in both]
-            told += [
+            differences += [
                 (a - b, f"seed {run.seed}, client {k}: {b:.1f} → {a:.1f}%") for k, a, b in both if not math.isnan(a - b)
             ]
-        if told:
-            found.append((entry, told))
+        if differences:
+            found.append((entry, differences))
     if not found:
         return []
     note += _thinned_note(max(len(values) for _, values in found))
@@ -181,7 +192,7 @@ def _gain_chart(
     return [Chart(name, title, note, _draw_gains(found), columns, rows)]
 
 
-def _draw_gains(found: Sequence[tuple[Entry, list[Told]]]) -> Plot:
+def _draw_gains(found: Sequence[tuple[Entry, list[Labelled]]]) -> Plot:
     low, high = span([0.0, *(v for _, values in found for v, _ in values)], least=2.0)
     rows = []
     for entry, values in found:
@@ -201,7 +212,7 @@ def _draw_gains(found: Sequence[tuple[Entry, list[Told]]]) -> Plot:
 
 @kind("difference", "comparison")
 def difference(comparison: Comparison) -> list[Chart]:
-    """The difference to the baseline with its 95% interval, of every method and the first measure."""
+    """The difference of each method to the baseline with its 95% interval, for the first measure."""
     measure = comparison.headline
     if measure is None:
         return []
@@ -226,7 +237,8 @@ def difference(comparison: Comparison) -> list[Chart]:
     rows = [(e.label, comparison.baseline.label, measure, d.mean, d.low, d.high, d.pairs, d.over) for e, d in found]
     over = found[0][1]
     note = (
-        f"Mean paired difference over {over.pairs} {over.over}, with Student's 95% interval. Away from the line: clear."
+        f"Mean paired difference over {over.pairs} {over.over}, with Student's 95% interval. It is clear if the "
+        "interval does not touch the line."
     )
     title = f"{title_of(measure).capitalize()}: difference to {comparison.baseline.label}"
     columns = ("method", "baseline", "measure", "difference", "low", "high", "pairs", "over")
@@ -234,12 +246,13 @@ def difference(comparison: Comparison) -> list[Chart]:
 
 
 def signed(value: float) -> str:
+    """A difference with its sign: `+5.8`, `−0.3`, `0.0`."""
     said = f"{value:+.1f}".replace("-", "−")
     return "0.0" if said in ("+0.0", "−0.0") else said
 
 
 def in_words(d: Difference) -> str:
-    """`+5.8 [4.1, 7.5]`."""
+    """A difference with its interval: `+5.8 [+4.1, +7.5]`."""
     if d.low is None or d.high is None:
         return f"{signed(d.mean)} (one pair)"
     return f"{signed(d.mean)} [{signed(d.low)}, {signed(d.high)}]"

@@ -1,4 +1,7 @@
-"""A chart on the page: marks at places of the page, with roles instead of colours, and the numbers that axes need."""
+"""A drawing: marks at positions on the page. Also helpers for axes: ticks, number formats, ranges.
+
+A mark has a role instead of a colour (palette.py). Positions and sizes are in units of the page, which is WIDTH wide.
+"""
 
 from __future__ import annotations
 
@@ -8,40 +11,45 @@ from dataclasses import dataclass
 
 Point = tuple[float, float]
 WIDTH = 480.0
-LETTER = 0.7  # of the size: room for a letter, bold too, of whatever font the page finds
+LETTER = 0.7  # a letter's width by its size: enough for bold type and for any font that the page may use
 
 
 def text_room(text: str, size: float) -> float:
+    """The width that a text needs."""
     return LETTER * size * len(text)
 
 
 def shortened(text: str, size: float, room: float) -> str:
-    """The text, or as much of it as fits, with an ellipsis."""
+    """The text, cut with an ellipsis if it is wider than `room`."""
     fits = max(2, int(room / (LETTER * size)))
     return text if len(text) <= fits else text[: fits - 1] + "…"
 
 
-SMALLEST = 8.0  # letters of a long name, in units of the page
+SMALLEST = 8.0  # size of letters, for long names
 
 
 def fitted(text: str, size: float, room: float) -> tuple[str, float]:
-    """The text and the size of its letters: smaller ones where it is long, and an ellipsis only if those do not do."""
+    """The text and the size of its letters so that it fits: smaller letters first, then an ellipsis."""
     small = min(size, max(SMALLEST, room / (LETTER * max(1, len(text)))))
     return shortened(text, small, room + 1e-6), small
 
 
 @dataclass(frozen=True)
 class Line:
+    """A line through points."""
+
     points: Sequence[Point]
     role: str
     width: float = 1.75
     dash: tuple[float, ...] = ()
     opacity: float = 1.0
-    label: str = ""  # of a series, for the legend of a figure
+    label: str = ""  # the name of a series, for the legend of a figure
 
 
 @dataclass(frozen=True)
 class Area:
+    """A filled polygon."""
+
     points: Sequence[Point]
     role: str
     opacity: float = 0.16
@@ -49,7 +57,7 @@ class Area:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Many rectangles of one role, (x, y, width, height)."""
+    """Rectangles (x, y, width, height) with the same role."""
 
     boxes: Sequence[tuple[float, float, float, float]]
     role: str
@@ -57,7 +65,8 @@ class Boxes:
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells (column, row) of a grid in one role; the grid's corner and the size of a cell are given once."""
+    """Cells (column, row) of a grid with the same role. `left` and `top`: the grid's corner; `width` and `height`: of a
+    cell."""
 
     cells: Sequence[tuple[int, int]]
     role: str
@@ -69,7 +78,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class Dots:
-    """Dots of one role; what each stands for is told on hovering."""
+    """Dots (x, y, text) with the same role. The page shows the text when the pointer is on a dot."""
 
     dots: Sequence[tuple[float, float, str]]
     role: str
@@ -80,6 +89,8 @@ class Dots:
 
 @dataclass(frozen=True)
 class Text:
+    """A text at a place."""
+
     x: float
     y: float
     text: str
@@ -91,7 +102,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Words:
-    """Many short texts of one role, each in the middle of its place."""
+    """Short texts (x, y, text) with the same role, each centred at its place."""
 
     words: Sequence[tuple[float, float, str]]
     role: str
@@ -103,13 +114,15 @@ Mark = Line | Area | Boxes | Cells | Dots | Text | Words
 
 @dataclass(frozen=True)
 class Drawing:
+    """Marks on a page of this size."""
+
     height: float
     marks: Sequence[Mark]
     width: float = WIDTH
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers from low to high."""
+    """About so many round numbers from low to high."""
     if not high > low:
         return [low]
     rough = (high - low) / max(1, about)
@@ -120,7 +133,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def nice(value: float) -> str:
-    """A number as an axis says it, with a true minus sign."""
+    """A number as an axis shows it: short, with a true minus sign."""
     if value and abs(value) < 0.001:
         said = f"{value:.0e}"
     elif abs(value) >= 1e6:
@@ -133,7 +146,7 @@ def nice(value: float) -> str:
 
 
 def span(values: Iterable[float], least: float = 1e-9, pad: float = 0.06) -> tuple[float, float]:
-    """From the smallest to the largest finite value, with some air."""
+    """A range from the smallest to the largest finite value: at least `least` wide, with a margin of `pad` of it."""
     known = [v for v in values if math.isfinite(v)]
     if not known:
         return 0.0, 1.0
@@ -145,13 +158,13 @@ def span(values: Iterable[float], least: float = 1e-9, pad: float = 0.06) -> tup
 
 
 def accuracy_span(values: Iterable[float]) -> tuple[float, float]:
-    """The same for percentages: no room above 100 or below 0 but what the ink needs."""
+    """A range for percentages: like `span`, but it ends just outside 0 and 100."""
     low, high = span(values, least=2.0)
     return max(low, -1.5), min(high, 101.5)
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions near the wanted ones, in their order, at least a gap apart where there is room."""
+    """Positions near the wanted ones, in the same order, at least `gap` apart if there is room."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     placed = [0.0] * len(wanted)
     at = low - gap

@@ -1,6 +1,6 @@
-"""Plots as matplotlib figures, for papers: a panel becomes axes in its own numbers, so that users can restyle it.
+"""Plots as matplotlib figures for papers. A panel becomes axes with its own scales, so that users can restyle it.
 
-With paper_figure.py the only module that imports matplotlib (the extra `torso[plot]`).
+Only this module and paper_figure.py import matplotlib (the extra `torso[plot]`).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from torso.report.charts.panels import Axis, Panel, Plot
 from torso.report.charts.paper_figure import PaperFigure
 
 Style = str | Path | Mapping[str, Any]
-POINTS = 0.75  # in a unit of the page
-INCHES = POINTS / 72
-LONG = 26  # letters of a name in one line
-LETTER = 0.62  # a letter's mean width, of its size
-COMPLETE = "DejaVu Sans"  # comes with matplotlib; stands in for letters that a font lacks, such as the minus sign
+POINTS = 0.75  # points in a unit of the page
+INCHES = POINTS / 72  # inches in a unit of the page
+LONG = 26  # letters of a name in a line; longer names are wrapped
+LETTER = 0.62  # a letter's mean width, by its size
+COMPLETE = "DejaVu Sans"  # comes with matplotlib; used for letters that another font lacks, such as the minus sign
 
 STYLE: Mapping[str, Any] = {
     "text.parse_math": False,  # a dollar in a name is a dollar
     "font.size": 9,
-    "axes.labelsize": "medium",  # of font.size, so that users change that alone
+    "axes.labelsize": "medium",  # relative to font.size, so that users need to change only that
     "axes.titlesize": "medium",
     "axes.titlelocation": "left",
     "xtick.labelsize": "small",
@@ -78,13 +78,16 @@ def to_figure(
     title: str = "",
     style: Style | Sequence[Style] = (),
 ) -> Figure:
-    """`width` and `height` in inches; one alone keeps the proportions. `style`: what `matplotlib.style.use` takes."""
+    """The plot as a figure. `width` and `height`: in inches; one alone keeps the proportions. `style`: anything that
+    `matplotlib.style.use` accepts."""
     given: Any = [style] if isinstance(style, str | Path | Mapping) else style
     with matplotlib.style.context(["default", dict(STYLE), *given]), warnings.catch_warnings():
         warnings.filterwarnings("error", ".*layout not applied.*", UserWarning)
         mpl.rcParams["font.family"] = [*mpl.rcParams["font.family"], COMPLETE]
         usual = WIDTH * INCHES, plot.height * INCHES + sum(map(_more, plot.panels)) / 72
-        wide = width or (usual[0] * height / usual[1] if height else usual[0])
+        if width is None and height is not None:
+            width = usual[0] * height / usual[1]
+        wide = width or usual[0]
         size = wide, height or usual[1] * wide / usual[0]
         figure = PaperFigure(figsize=size, layout="constrained")
         if title:
@@ -96,11 +99,11 @@ def to_figure(
         names = [_draw(axes, panel, scale) for axes, panel in zip(places, plot.panels, strict=True)]
         _colour_bar(places, plot.panels, scale[1])
         try:
-            figure.draw_without_rendering()  # only now is it known how high the axes are
+            figure.draw_without_rendering()  # computes the layout: only now the height of the axes is known
         except UserWarning:
             raise RequestError(
-                f"--width {size[0]:.3g} --height {size[1]:.3g}: there is no room for this chart beside its names. "
-                f"Give more inches (usual: {usual[0]:.3g} × {usual[1]:.3g})."
+                f"--width {size[0]:.3g} --height {size[1]:.3g}: the names leave no room for the chart. "
+                f"Give more inches (default: {usual[0]:.3g} × {usual[1]:.3g})."
             ) from None
         for axes, panel, made in zip(places, plot.panels, names, strict=True):
             _move_apart(axes, panel, made)
@@ -108,7 +111,7 @@ def to_figure(
 
 
 def _lines(names: Iterable[str]) -> int:
-    """How many lines the longest of the names takes."""
+    """The number of lines that the longest of the names takes."""
     return max((fill(name, LONG).count("\n") + 1 for name in names), default=0)
 
 
@@ -118,13 +121,13 @@ def _line_height() -> float:
 
 
 def _crowded(panel: Panel, scale: float = 1.0) -> bool:
-    """Whether the names at the ends of the lines have no room beside each other: then a legend has them."""
+    """Whether there is too little height for the names at the ends of the lines. Then a legend replaces them."""
     needed = len(panel.ends) * _lines(end.name for end in panel.ends) * _line_height()
     return needed > (panel.bottom - panel.top) * POINTS * scale
 
 
 def _more(panel: Panel) -> float:
-    """Points that long names need above what the page has for them."""
+    """Extra height in points that long names need, compared with the page."""
     if panel.rows:
         row = (panel.bottom - panel.top) * POINTS / len(panel.rows)
         return len(panel.rows) * max(0.0, _lines(row.name for row in panel.rows) * _line_height() + 4 - row)
@@ -132,7 +135,7 @@ def _more(panel: Panel) -> float:
 
 
 def _axes(figure: Figure, panels: Sequence[Panel]) -> list[Axes]:
-    """A grid that has the panels where the page has them."""
+    """Axes in a grid, placed like the panels on the page."""
     lefts, tops = (sorted({getattr(panel, edge) for panel in panels}) for edge in ("left", "top"))
     first = {edge: {getattr(p, edge): p for p in reversed(panels)} for edge in ("left", "top")}
     grid = figure.add_gridspec(
@@ -144,10 +147,11 @@ def _axes(figure: Figure, panels: Sequence[Panel]) -> list[Axes]:
 
 
 def _draw(axes: Axes, panel: Panel, scale: tuple[float, float]) -> list[Annotation]:
-    """Everything but the places of the names at the right, which are given back. `scale`: of the usual size."""
+    """Draw a panel into axes and return the names at its right, which are placed later. `scale`: the figure's size
+    relative to its default."""
     wide = (panel.right - panel.left) * POINTS * scale[0]
     high = ((panel.bottom - panel.top) * POINTS + (_more(panel) if panel.rows else 0)) * scale[1]
-    air = 0.0 if panel.heat else 0.015 * (panel.xs[1] - panel.xs[0])  # for the ink of the outermost points
+    air = 0.0 if panel.heat else 0.015 * (panel.xs[1] - panel.xs[0])  # so that the outermost points are not cut
     axes.set_xlim(panel.xs[0] - air, panel.xs[1] + air)
     axes.set_ylim(*panel.ys)
     _ticks(axes.xaxis, panel.across, wide)
@@ -168,7 +172,7 @@ def _draw(axes: Axes, panel: Panel, scale: tuple[float, float]) -> list[Annotati
         _rows(axes, panel, max(1, int(high / len(panel.rows) / _line_height())))
     if _crowded(panel, scale[1]):
         letters = max(len(end.name) for end in panel.ends)
-        each = LETTER * letters * mpl.rcParams["font.size"] + 40  # with the line before the name
+        each = LETTER * letters * mpl.rcParams["font.size"] + 40  # 40: the line before the name
         columns = max(1, int(72 * axes.figure.bbox.width / axes.figure.dpi / each))
         axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=columns)
         return []
@@ -180,21 +184,21 @@ def _weight(role: str) -> str:
 
 
 def _wrapped(text: str, room: float) -> str:
-    """The text in lines that fit into so many points."""
+    """The text in lines that fit into `room` points."""
     return fill(text, max(10, int(room / (LETTER * mpl.rcParams["font.size"]))), break_long_words=False)
 
 
 def _most(wanted: int, room: float, each: float) -> int:
-    """Intervals between ticks: as wanted, or as many as fit into so many points."""
+    """The number of intervals between ticks: as wanted, but no more than fit into `room` points."""
     return max(2, min(wanted, int(room / each)))
 
 
 def _ticks(axis: MplAxis, said: Axis | None, room: float) -> None:
-    """`room`: about so many points from end to end."""
+    """Set ticks and label of an axis. `room`: its length in points, approximately."""
     if said is None:
         axis.set_ticks([])
         return
-    beyond = 1.0 if isinstance(axis, YAxis) else 1.35  # below the axes a name may be wider than they are
+    beyond = 1.0 if isinstance(axis, YAxis) else 1.35  # a label below the axes may be wider than them
     axis.set_label_text(_wrapped(said.label, beyond * room))
     if said.named is None:
         most = _most(said.about + 1, room, 18 if isinstance(axis, YAxis) else 28)
@@ -204,7 +208,7 @@ def _ticks(axis: MplAxis, said: Axis | None, room: float) -> None:
     if said.named:
         letters = 1.0 if isinstance(axis, YAxis) else LETTER * max(len(text) for _, text in said.named) + 0.5
         step = math.ceil(letters * mpl.rcParams["font.size"] * 0.9 * len(said.named) / room)
-        some = said.named[::step]  # a smaller figure has room for fewer
+        some = said.named[::step]  # fewer in a smaller figure
         axis.set_ticks([at for at, _ in some], [text for _, text in some])
     else:
         axis.set_ticks([])
@@ -212,6 +216,7 @@ def _ticks(axis: MplAxis, said: Axis | None, room: float) -> None:
 
 
 def _add(axes: Axes, mark: Line | Area | Dots | Words | Heat, panel: Panel, scale: float) -> None:
+    """Draw a mark into axes."""
     match mark:
         case Line(points, role, width, dash, opacity, label):
             (line,) = axes.plot(*zip(*points, strict=True), color=LIGHT[role], linewidth=width * POINTS)
@@ -237,7 +242,7 @@ def _add(axes: Axes, mark: Line | Area | Dots | Words | Heat, panel: Panel, scal
                 shown,
                 cmap=colours,
                 norm=Normalize(ramp.low, ramp.high),
-                edgecolors="face",  # without it viewers show seams between cells
+                edgecolors="face",  # otherwise viewers show seams between cells
                 linewidth=0.1,
             )
             for spine in axes.spines.values():
@@ -262,8 +267,8 @@ def _colour_bar(places: Sequence[Axes], panels: Sequence[Panel], scale: float) -
 
 
 def _rows(axes: Axes, panel: Panel, most: int) -> None:
-    """Names at the left in their colours, in smaller letters where more than so many lines are needed; notes in columns
-    at the right."""
+    """Write the names of rows at the left, in smaller letters if one needs more than `most` lines, and their notes in
+    columns at the right."""
     middles = [number + 0.5 for number in range(len(panel.rows))]
     axes.set_yticks(middles, [fill(row.name, LONG) for row in panel.rows])
     size = mpl.rcParams["font.size"] * min(1.0, most / _lines(row.name for row in panel.rows))
@@ -286,7 +291,7 @@ def _rows(axes: Axes, panel: Panel, most: int) -> None:
 
 
 def _width(text: str) -> float:
-    """The width of a text in points, in bold type: room enough for any weight."""
+    """The width of a text in points, in bold type, so that it is enough for any weight."""
     bold = FontProperties(weight="bold")
     return float(TextPath((0, 0), text, size=mpl.rcParams["font.size"], prop=bold).get_extents().width)
 
@@ -310,7 +315,7 @@ def _name(axes: Axes, x: float, y: float, name: str, colour: str) -> Annotation:
 
 
 def _move_apart(axes: Axes, panel: Panel, names: Sequence[Annotation]) -> None:
-    """Names stand beside the ends of their lines, moved apart; a hair ties a name that had to move far."""
+    """Place names next to the ends of their lines, moved apart. A thin line ties a name that had to move far."""
     if not names:
         return
     box, point = axes.get_window_extent(), axes.figure.dpi / 72

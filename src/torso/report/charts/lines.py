@@ -1,4 +1,4 @@
-"""Lines with bands, named at their ends."""
+"""Line charts: series with bands, each named at the end of its line."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torso.report.charts.drawing import WIDTH, Area, Dots, Line, accuracy_span, 
 from torso.report.charts.palette import series_dash, series_role
 from torso.report.charts.panels import Axis, End, Panel, Plot, room_for
 
-FAINT = 60  # points of a line behind others: it shows a course, no values
+FAINT = 60  # points of a faint line in the background, which only shows a trend
 
 
 @dataclass(frozen=True)
 class Series:
-    """`low` and `high` make a band where they are given."""
+    """One line of a chart. `low` and `high`, if given, are the edges of a band around it."""
 
     label: str
-    place: int
+    place: int  # of the method among all; it chooses colour and dashes
     xs: tuple[float, ...]
     ys: tuple[float, ...]
     low: tuple[float, ...] = ()
@@ -26,19 +26,20 @@ class Series:
 
 @dataclass(frozen=True)
 class Look:
-    """What the axes say; `percent` keeps the scale within 0 to 100, `from_zero` begins the other one at 0."""
+    """Labels and options of a line chart."""
 
-    across: str
-    up: str
-    percent: bool = True
-    whole: bool = False
-    bands: bool = True
-    dots: bool = False
+    across: str  # label of the horizontal axis
+    up: str  # label of the vertical axis
+    percent: bool = True  # the vertical scale stays within 0 and 100
+    whole: bool = False  # ticks of the horizontal axis are whole numbers
+    bands: bool = True  # draw bands
+    dots: bool = False  # draw a dot at each point
     height: float = 300.0
-    from_zero: bool = False
+    from_zero: bool = False  # the horizontal scale begins at 0
 
 
 def draw_lines(series: Sequence[Series], look: Look) -> Plot:
+    """All series in one panel."""
     panel = Panel(
         *(40, 30, WIDTH - room_for(s.label for s in series), look.height - 42, *_scales(series, look)),
         across=Axis(look.across, whole=look.whole),
@@ -56,8 +57,13 @@ def draw_lines(series: Sequence[Series], look: Look) -> Plot:
 
 
 def _scales(series: Sequence[Series], look: Look) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The ranges of both axes that hold all series."""
     xs = [x for s in series for x in s.xs]
-    ys = [y for s in series for y in (*s.ys, *(s.low if look.bands else ()), *(s.high if look.bands else ()))]
+    ys: list[float] = []
+    for s in series:
+        ys += s.ys
+        if look.bands:
+            ys += [*s.low, *s.high]
     if look.from_zero:
         xs.append(0.0)
     across = (min(xs), max(xs)) if max(xs) > min(xs) else (min(xs) - 0.5, max(xs) + 0.5)
@@ -83,7 +89,7 @@ def _band(series: Series) -> Area:
 
 
 def draw_multiples(series: Sequence[Series], look: Look, columns: int = 2) -> Plot:
-    """One small panel a series with its band, the others faint behind it: who is where, without a tangle."""
+    """A small panel for each series with its band; the other series are faint lines behind it."""
     rows = -(-len(series) // columns)
     wide, high = (WIDTH - 8) / columns, 150.0
     scales = _scales(series, look)

@@ -1,4 +1,4 @@
-"""Heat maps: who holds which classes, the four factors, models on other clients, layers while fine-tuning."""
+"""Charts of matrices: classes by client, the four factors, models on other clients, layers during fine-tuning."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torso.report.charts.panels import Axis, Panel, Plot, room_for
 from torso.report.comparison import Comparison, Entry
 from torso.report.records import Record
 
-MOST_CLIENTS = 200
+MOST_CLIENTS = 200  # columns of the partition chart
 
 
 def analysed(comparison: Comparison, key: str) -> list[tuple[Entry, Record, Any]]:
-    """The first good run of every entry that has an analysis of this name."""
+    """(entry, run, analysis) for the first good run of each entry that has an analysis with this name."""
     found = []
     for entry in comparison.entries:
         run = next((run for run in entry.good if run.analyses.get(key)), None)
@@ -27,11 +27,12 @@ def analysed(comparison: Comparison, key: str) -> list[tuple[Entry, Record, Any]
 
 
 def of_seed(entry: Entry, run: Record) -> str:
+    """The entry's label, with the seed of the run if there are several."""
     return f"{entry.label}, seed {run.seed}" if len(entry.runs) > 1 else entry.label
 
 
 def _called(run: Record, clients: list[Any]) -> list[Any]:
-    """The names of some clients, given by number; the numbers where the run names nobody."""
+    """The names of clients that are given by number; their numbers if the run has no names."""
     known = run.result.get("names")
     every = run.client_names(len(known)) if isinstance(known, list) else []
     return [every[k] if isinstance(k, int) and 0 <= k < len(every) else k for k in clients]
@@ -43,9 +44,9 @@ def _short(name: str, most: int = 18) -> str:
 
 @kind("partition", "data")
 def partition(comparison: Comparison) -> list[Chart]:
-    """Class × client heat map of the training data."""
+    """The training data as a heat map: samples of each class and client."""
     charts: list[Chart] = []
-    seen: list[tuple[Any, Any]] = []
+    seen: list[tuple[Any, Any]] = []  # several methods usually share the same data: one chart is enough
     for entry, run, counts in analysed(comparison, "class_counts"):
         table = matrix(counts)
         what = (run.dataset, counts)
@@ -127,7 +128,7 @@ def four_factors(comparison: Comparison) -> list[Chart]:
 
 
 def _row(values: Matrix, wide: int, digits: int = 3) -> list[float | str]:
-    """A line of a table of data, filled up to its width."""
+    """A line of a table of data, filled with "" up to `wide` values."""
     return [*(round(float(v), digits) for v in values), *[""] * (wide - len(values))]
 
 
@@ -163,7 +164,7 @@ def _draw_factors(squares: list[tuple[str, Matrix]], strips: list[tuple[str, Mat
 
 @kind("cross-client", "analyses")
 def cross_client(comparison: Comparison) -> list[Chart]:
-    """Every client's model on every client's class mix."""
+    """The accuracy of every client's model on every client's mix of classes."""
     charts = []
     for entry, run, found in analysed(comparison, "cross_client"):
         table = matrix(found.get("accuracy")) if isinstance(found, dict) else None
@@ -183,7 +184,7 @@ def cross_client(comparison: Comparison) -> list[Chart]:
         )
         wide = table.shape[1]
         rows = [(name, *_row(line, wide, 1)) for name, line in zip(names, table, strict=True)]
-        note = "A bright diagonal alone: models that serve their own client only."
+        note = "If only the diagonal stands out, each model serves only its own client."
         if len(some) < len(table):
             note += f" {len(some)} of {len(table)} clients are drawn, evenly."
         charts.append(
@@ -202,7 +203,7 @@ def cross_client(comparison: Comparison) -> list[Chart]:
 
 @kind("layers", "analyses")
 def layers(comparison: Comparison) -> list[Chart]:
-    """Cosine similarity between clients, layer by layer, while they fine-tune."""
+    """Cosine similarity between the clients' weights, layer by layer, during fine-tuning."""
     charts = []
     for entry, run, found in analysed(comparison, "layer_similarity"):
         table = matrix(found.get("cosine")) if isinstance(found, dict) else None
@@ -224,11 +225,11 @@ def layers(comparison: Comparison) -> list[Chart]:
             marks=[Heat(table.T, Ramp.from_least(table), legend="cosine")],
         )
         rows = [(e, name, round(float(table[i, j]), 5)) for i, e in enumerate(epochs) for j, name in enumerate(names)]
-        note = "Mean cosine between the clients' weights of a layer: where it falls, the layer becomes personal."
+        note = "Mean cosine between the clients' weights of a layer. A layer whose cosine falls becomes personal."
         charts.append(
             Chart(
                 "layers",
-                f"Layers while fine-tuning: {of_seed(entry, run)}",
+                f"Layers during fine-tuning: {of_seed(entry, run)}",
                 note,
                 Plot(high + 76, [panel]),
                 ("epoch", "layer", "cosine"),

@@ -1,12 +1,17 @@
-"""Colours by role. Series are Okabe and Ito's eight, which readers with any colour vision tell apart, darkened or
-lightened until each stands out from its ground; after eight they repeat with dashes. Nothing is told by colour
-alone."""
+"""Colours by role, for light and dark pages.
+
+Series have the eight colours of Okabe and Ito, which people with any colour vision can tell apart. They are darkened or
+lightened until each stands out from the background. After eight series, colours repeat with dashed lines. No chart has
+to be read by colour alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 Palette = Mapping[str, str]
+"""Role → colour. Roles: ground, ink, muted, faint, grid; s0 to s7 for series; q0 to q8 (sequential) and d0 to d8
+(diverging) for the steps of a ramp."""
 SERIES, LEVELS = 8, 9
 
 
@@ -34,13 +39,17 @@ DARK = _made(
 
 
 def series_role(place: int) -> str:
+    """The role of a series by its place."""
     return f"s{place % SERIES}"
 
 
 def series_dash(place: int) -> tuple[float, ...]:
+    """The dashes of a series by its place; () for a solid line."""
     return ((), (5.0, 2.5), (1.5, 2.5))[min(place // SERIES, 2)]
 
 
 def level(value: float, low: float, high: float) -> int:
-    """Which of the nine steps between low and high."""
-    return min(LEVELS - 1, max(0, int((value - low) / (high - low) * LEVELS))) if high > low else 0
+    """The step of the ramp, from 0 to 8, for a value between low and high."""
+    if not high > low:  # also if one is NaN
+        return 0
+    return min(LEVELS - 1, max(0, int((value - low) / (high - low) * LEVELS)))

@@ -1,6 +1,6 @@
-"""What a chart shows, in its own numbers: panels with axes, marks and names.
+"""`Plot`: panels with axes, marks and names, in the numbers of their scales.
 
-The page lays them out as marks at places (`Plot.drawing`); `figure.py` makes matplotlib axes of them.
+For the page, `Plot.drawing` places them as marks. For papers, `figure.py` makes matplotlib axes of them.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from torso.report.charts.drawing import (
 from torso.report.charts.heat import Heat, cells
 
 SIZE = 12.0  # of letters, in units of the page
-_COLUMN = 30.0  # of the numbers at the right end of a row: three bold digits and some air
+_COLUMN = 30.0  # width of a column of notes at the right: three bold digits and a gap
 
 
 def room_for(names: Iterable[str], size: float = SIZE) -> float:
-    """What the page keeps free beside a panel for the longest of the names."""
+    """The width that a page reserves beside a panel for the longest of the names."""
     return min(160.0, max(text_room(name, size) for name in names) + 14)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Its name and its ticks: about so many round numbers, or the given ones (place, text)."""
+    """An axis: its label and its ticks."""
 
     label: str = ""
-    about: int = 5
-    whole: bool = False
+    about: int = 5  # approximate number of ticks
+    whole: bool = False  # ticks are whole numbers
     size: float = SIZE
-    named: tuple[tuple[float, str], ...] | None = None
+    named: tuple[tuple[float, str], ...] | None = None  # given ticks (place, text); None: round numbers
 
 
 @dataclass(frozen=True)
 class End:
-    """The name of a series, written at the right of the panel and tied to the series' last point."""
+    """The name of a series at the right of the panel, with the series' last point."""
 
     x: float
     y: float
@@ -58,7 +58,7 @@ class End:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a panel: its name, and (text, role) for every column at its right end."""
+    """A row of a panel: its name, and notes (text, role) for the columns at its right end."""
 
     name: str
     role: str
@@ -70,7 +70,7 @@ Shown = Line | Area | Dots | Words | Heat
 
 @dataclass(frozen=True)
 class Panel:
-    """A rectangle of the page with two linear scales; `marks` and `ends` are in the numbers of the scales."""
+    """A rectangle of the page with two linear scales. `marks` and `ends` are in the numbers of these scales."""
 
     left: float
     top: float
@@ -83,27 +83,31 @@ class Panel:
     marks: list[Shown] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
     rows: tuple[Row, ...] = ()
-    heads: tuple[str, ...] = ()  # over the columns of the rows' notes
+    heads: tuple[str, ...] = ()  # headings of the columns of notes
     title: str = ""
-    role: str = "ink"  # of the title
+    role: str = "ink"  # the title's
 
     def add(self, *marks: Shown) -> None:
+        """Add marks; later ones are drawn over earlier ones."""
         self.marks.extend(marks)
 
     @property
     def heat(self) -> Heat | None:
+        """The panel's heat map, if it has one."""
         return next((mark for mark in self.marks if isinstance(mark, Heat)), None)
 
     def x(self, value: float) -> float:
+        """The place on the page of a value of the horizontal scale."""
         low, high = self.xs
         return self.left + (value - low) / (high - low) * (self.right - self.left)
 
     def y(self, value: float) -> float:
+        """The place on the page of a value of the vertical scale."""
         low, high = self.ys
         return self.bottom - (value - low) / (high - low) * (self.bottom - self.top)
 
     def value_at(self, x: float, y: float) -> Point:
-        """The numbers that stand at a place of the page."""
+        """The values of both scales at a place of the page."""
         (left, right), (low, high) = self.xs, self.ys
         return (
             left + (x - self.left) / (self.right - self.left) * (right - left),
@@ -111,7 +115,7 @@ class Panel:
         )
 
     def on_page(self) -> list[Mark]:
-        """Everything at its place."""
+        """The whole panel as marks at places of the page."""
         marks = [*self._up(), *self._across()]
         for mark in self.marks:
             marks += self._placed(mark)
@@ -128,14 +132,16 @@ class Panel:
             case Dots():
                 return [replace(mark, dots=[(self.x(x), self.y(y), told) for x, y, told in mark.dots])]
             case Words():
-                low = mark.size / 3  # from the middle of a letter to its foot
+                low = mark.size / 3  # from the middle of a letter to its baseline
                 return [replace(mark, words=[(self.x(x), self.y(y) + low, word) for x, y, word in mark.words])]
             case Heat():
                 return cells(mark, self.left, self.top, self.right - self.left, self.bottom - self.top)
 
     def _across(self) -> list[Mark]:
-        """The horizontal axis: a base line, ticks in words below it, its name at the end; the ramp of a heat map."""
-        axis, marks, at = self.across or Axis(named=()), list[Mark](), self.bottom
+        """The horizontal axis: base line, ticks with numbers, label at its end; below it the legend of a heat map."""
+        axis = self.across or Axis(named=())
+        marks: list[Mark] = []
+        at = self.bottom
         if axis.named is None:
             marks.append(Line([(self.left, at), (self.right, at)], "faint", 1))
             found = ticks(*self.xs, about=axis.about)
@@ -156,8 +162,9 @@ class Panel:
         return marks
 
     def _up(self) -> list[Mark]:
-        """The vertical axis: lines across, numbers at their left, its name on top, read without turning the head."""
-        axis, marks = self.up or Axis(named=()), list[Mark]()
+        """The vertical axis: grid lines, numbers at their left, and its label on top, written horizontally."""
+        axis = self.up or Axis(named=())
+        marks: list[Mark] = []
         for value in ticks(*self.ys, about=axis.about) if axis.named is None else ():
             marks.append(Line([(self.left, self.y(value)), (self.right, self.y(value))], "grid", 1))
             marks.append(Text(self.left - 7, self.y(value) + axis.size / 3, nice(value), size=axis.size, anchor="end"))
@@ -169,7 +176,7 @@ class Panel:
         return marks
 
     def _names(self) -> list[Mark]:
-        """Beside the ends of the lines, moved apart; a hair ties a name that had to move far."""
+        """The names at the ends of the lines, moved apart. A thin line ties a name that had to move far."""
         places = [self.y(end.y) for end in self.ends]
         marks: list[Mark] = []
         for end, y, at in zip(self.ends, places, spread(places, SIZE + 2, self.top, self.bottom), strict=True):
@@ -181,7 +188,7 @@ class Panel:
         return marks
 
     def _rows(self) -> list[Mark]:
-        """Names at the left edge of the page, columns of notes at its right edge."""
+        """The names of rows at the left edge of the page, and their notes in columns at its right edge."""
         marks: list[Mark] = []
         if self.heads:
             marks.append(Text(WIDTH, self.top - 10, " · ".join(self.heads), size=10.5, anchor="end"))
@@ -197,14 +204,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Plot:
-    """Panels on a page of this height; panels with the same left edge or the same top stand in line.
-
-    `up` names the vertical axes of all panels in a figure; on the page the chart's title does.
-    """
+    """Panels on a page of this height. Panels with the same left edge form a column, with the same top a row."""
 
     height: float
     panels: list[Panel] = field(default_factory=list)
-    up: str = ""
+    up: str = ""  # label of the vertical axes of all panels, in a figure; on the page the chart's title says it
 
     def drawing(self) -> Drawing:
+        """The plot as marks on the page."""
         return Drawing(self.height, [mark for panel in self.panels for mark in panel.on_page()])

@@ -1,4 +1,4 @@
-"""A matplotlib figure whose files are the same bytes each time, with fonts embedded as journals ask for."""
+"""`PaperFigure`: a matplotlib figure that is saved as journals ask for, with the same bytes each time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNDATED: Mapping[str, Mapping[str, None]] = {"pdf": {"CreationDate": None}, "sv
 
 
 class PaperFigure(Figure):
-    """A figure whose files are the same bytes each time: fonts embedded, 300 dots per inch unless told, no date."""
+    """A figure whose files are the same bytes each time: fonts embedded, no date, 300 dots per inch by default."""
 
     def savefig(self, fname: Any, *, transparent: bool | None = None, **how: Any) -> None:
         ending = Path(fname).suffix[1:] if isinstance(fname, str | os.PathLike) else ""
@@ -37,7 +37,7 @@ class PaperFigure(Figure):
 
 @contextmanager
 def _dated_1970() -> Iterator[None]:
-    """PostScript has to have a date, and matplotlib takes it from here alone."""
+    """Sets the date of PostScript files, which need one: matplotlib reads it only from SOURCE_DATE_EPOCH."""
     if "SOURCE_DATE_EPOCH" in os.environ:
         yield
         return
@@ -50,7 +50,7 @@ def _dated_1970() -> Iterator[None]:
 
 @contextmanager
 def _opaque(figure: Figure) -> Iterator[None]:
-    """PostScript has no transparency: for a while, colours are mixed with white instead."""
+    """Mixes transparent colours with white while a PostScript file is written, because it has no transparency."""
     kept: list[tuple[Any, dict[str, Any]]] = []
     for artist in figure.findobj(lambda a: isinstance(a.get_alpha(), float)):
         names = ("color",) if hasattr(artist, "get_color") else ("facecolor", "edgecolor")
@@ -67,5 +67,5 @@ def _opaque(figure: Figure) -> Iterator[None]:
 def _mixed(colours: Any, alpha: float | None) -> Any:
     rgba = to_rgba_array(colours)
     rgba[:, :3] = 1 - (1 - rgba[:, :3]) * (1.0 if alpha is None else alpha)
-    rgba[:, 3] = rgba[:, 3] > 0  # what is not drawn stays so
+    rgba[:, 3] = rgba[:, 3] > 0  # what is invisible stays invisible
     return rgba if getattr(colours, "ndim", 1) == 2 else tuple(rgba[0])

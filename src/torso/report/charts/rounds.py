@@ -1,4 +1,4 @@
-"""What happens over rounds, over megabytes and over epochs of fine-tuning."""
+"""Charts over rounds, over megabytes, time and compute, and over epochs of fine-tuning."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torso.report.comparison import Comparison, Entry, scale_of, title_of
 from torso.report.records import Record, Scores
 
 Axis = Callable[[Record, Mapping[str, Any]], float | None]
+"""(run, a line of its history) → the place of this line on the horizontal axis; None if the line does not say."""
 
 
 def by_round(_: Record, line: Mapping[str, Any]) -> float | None:
@@ -34,7 +35,7 @@ def by_hours(_: Record, line: Mapping[str, Any]) -> float | None:
 
 
 def course(run: Record, measure: str, axis: Axis) -> dict[int, tuple[float, Scores]]:
-    """Round → (place on the axis, scores), and the final measurement where the result has one."""
+    """Round → (place on the axis, scores) of a run, including its final measurement if it has one."""
     found: dict[int, tuple[float, Scores]] = {}
     for line in run.history:
         accuracy = line.get("accuracy")
@@ -50,7 +51,7 @@ def course(run: Record, measure: str, axis: Axis) -> dict[int, tuple[float, Scor
 
 
 def curve(entry: Entry, measure: str, axis: Axis) -> Series | None:
-    """Mean over seeds at the rounds that every seed has measured; a run that did not end well stands in for nobody."""
+    """The mean over seeds, at the rounds that every seed has measured. Runs that failed count only if all did."""
     courses = [c for run in (entry.good or entry.runs) if (c := course(run, measure, axis))]
     shared = sorted(set.intersection(*(set(c) for c in courses))) if courses else []
     if not shared:
@@ -67,7 +68,7 @@ def curve(entry: Entry, measure: str, axis: Axis) -> Series | None:
 
 
 def during(comparison: Comparison) -> list[str]:
-    """What was measured while training went on."""
+    """The measures that were taken during training."""
     found: dict[str, None] = {}
     for run in comparison.runs:
         for line in run.history:
@@ -88,14 +89,12 @@ def _rows(series: list[Series]) -> list[tuple[Any, ...]]:
     ]
 
 
-BAND = (
-    "the band holds the middle half of the clients (mean ± std where quantiles were not recorded); seeds are averaged"
-)
+BAND = "the band is the middle half of the clients (mean ± std if no quantiles were recorded), averaged over seeds"
 
 
 @kind("rounds", "rounds")
 def rounds(comparison: Comparison) -> list[Chart]:
-    """Accuracy per round, with a band over clients where three methods or fewer leave room for it."""
+    """Accuracy per round, with a band over clients if there are at most three methods."""
     charts = []
     for measure in during(comparison):
         series = _curves(comparison, measure, by_round)
@@ -121,7 +120,7 @@ def rounds(comparison: Comparison) -> list[Chart]:
 
 @kind("bands", "rounds")
 def bands(comparison: Comparison) -> list[Chart]:
-    """Accuracy per round, a panel a method, with its band over clients and the other methods faint behind."""
+    """Accuracy per round with a band over clients, in one panel for each method; the other methods are faint."""
     charts = []
     for measure in during(comparison):
         series = _curves(comparison, measure, by_round)
@@ -136,7 +135,8 @@ def bands(comparison: Comparison) -> list[Chart]:
 
 
 def _means(comparison: Comparison, of: Callable[[Record], Mapping[int, float]]) -> list[Series]:
-    """For each method, a number of each round, averaged over seeds: of the rounds that all of them have."""
+    """A line for each method: a number of each round, averaged over seeds, at the rounds that all seeds have. `of`: a
+    run's numbers by round."""
     series = []
     for entry in comparison.entries:
         runs = [of(run) for run in (entry.good or entry.runs)]
@@ -154,7 +154,7 @@ def _losses(run: Record) -> dict[int, float]:
 
 
 def _of_rounds(name: str, title: str, note: str, series: list[Series], look: Look, column: str) -> list[Chart]:
-    """One line a method, of a number for each round; nothing where no run has it."""
+    """The chart of these lines over rounds; no chart if there are none."""
     rows = [row[:3] for row in _rows(series)]
     return [Chart(name, title, note, draw_lines(series, look), ("method", "round", column), rows)] if series else []
 
@@ -168,7 +168,7 @@ def loss(comparison: Comparison) -> list[Chart]:
 
 
 def _spent(run: Record) -> dict[int, float]:
-    """ε so far, by round, of a private run."""
+    """The ε of a private run up to each round."""
     found = {}
     for line in run.history:
         privacy = line.get("privacy")
@@ -182,12 +182,12 @@ def _spent(run: Record) -> dict[int, float]:
 def epsilon(comparison: Comparison) -> list[Chart]:
     """ε that private runs have spent up to each round."""
     look = Look("round", "ε so far", percent=False, whole=True)
-    note = "What an observer of all models up to the round can learn of a client's part in them, at the δ of the run."
+    note = "Limit on what an observer of all models up to a round can learn about one client, at the δ of the run."
     return _of_rounds("epsilon", "Privacy spent", note, _means(comparison, _spent), look, "epsilon")
 
 
 def _heard(run: Record) -> dict[int, float]:
-    """Per round, the share of those who were asked that the server heard."""
+    """The percentage of each round's selected clients whose answer the server received."""
     found = {}
     for line in run.history:
         came, missing = line.get("participants"), line.get("missing", [])
@@ -198,17 +198,17 @@ def _heard(run: Record) -> dict[int, float]:
 
 @kind("heard", "rounds")
 def heard(comparison: Comparison) -> list[Chart]:
-    """Share of the participants that the server heard, where some were missing."""
+    """Share of the selected clients that answered, if some did not."""
     series = _means(comparison, _heard)
     if all(share == 100 for each in series for share in each.ys):
         return []
-    look = Look("round", "clients heard, %", whole=True)
-    note = "Of those who were asked in a round. history.jsonl names the others, and says why where that is known."
-    return _of_rounds("heard", "Clients heard", note, series, look, "percent")
+    look = Look("round", "clients that answered, %", whole=True)
+    note = "Share of a round's selected clients. history.jsonl names the others, with the reason if it is known."
+    return _of_rounds("heard", "Clients that answered", note, series, look, "percent")
 
 
 def _ages(run: Record) -> dict[int, float]:
-    """Per round, the mean staleness of the uploads."""
+    """The mean staleness of each round's uploads."""
     known = {line["round"]: line.get("staleness") for line in run.history}
     found = {r: v for r, v in known.items() if isinstance(v, list) and v and all(type(age) is int for age in v)}
     return {r: sum(ages) / len(ages) for r, ages in found.items()}
@@ -216,13 +216,15 @@ def _ages(run: Record) -> dict[int, float]:
 
 @kind("staleness", "rounds")
 def staleness(comparison: Comparison) -> list[Chart]:
-    """How old the uploads of a step are, where rounds are asynchronous."""
+    """Age of the uploads in asynchronous training."""
     look = Look("step of the server", "mean staleness", percent=False, whole=True)
-    note = "How many steps the server has taken since the clients of a step were sent their models, on average."
+    note = "Mean number of server steps between sending a client its model and using its upload."
     return _of_rounds("staleness", "Age of the uploads", note, _means(comparison, _ages), look, "staleness")
 
 
 def _against(comparison: Comparison, name: str, title: str, axis: Axis, label: str, note: str) -> list[Chart]:
+    """The chart of accuracy against a cost: the headline measure if it was taken during training, else the first that
+    was, else the headline's final value."""
     known = during(comparison)
     measure = next((m for m in (comparison.headline, *known) if m in known), None)
     wanted = measure or comparison.headline
@@ -239,23 +241,23 @@ def _against(comparison: Comparison, name: str, title: str, axis: Axis, label: s
 
 @kind("megabytes", "cost")
 def megabytes(comparison: Comparison) -> list[Chart]:
-    """Accuracy against megabytes, all clients, both directions."""
-    note = "Bytes as serialised, all clients, up and down. Higher and further left is better."
-    return _against(comparison, "megabytes", "Accuracy for what travels", by_megabytes, "megabytes moved", note)
+    """Accuracy against megabytes, of all clients in both directions."""
+    note = "Serialised bytes of all clients, up and down. Higher and further left is better."
+    return _against(comparison, "megabytes", "Accuracy against communication", by_megabytes, "megabytes sent", note)
 
 
 @kind("hours", "cost")
 def hours(comparison: Comparison) -> list[Chart]:
-    """Accuracy against simulated hours, where clients have speeds."""
+    """Accuracy against simulated hours, if clients have speeds."""
     note = "Simulated hours (run.speeds). A synchronous round lasts as long as its slowest participant."
-    return _against(comparison, "hours", "Accuracy for the time that passes", by_hours, "simulated hours", note)
+    return _against(comparison, "hours", "Accuracy against time", by_hours, "simulated hours", note)
 
 
 @kind("compute", "cost")
 def compute(comparison: Comparison) -> list[Chart]:
     """Accuracy against compute, in forward passes of one sample."""
     note = "Forward passes of one sample through the whole network, over all clients."
-    return _against(comparison, "compute", "Accuracy for what is computed", by_passes, "forward passes", note)
+    return _against(comparison, "compute", "Accuracy against compute", by_passes, "forward passes", note)
 
 
 @kind("speed", "cost")
@@ -273,5 +275,5 @@ def speed(comparison: Comparison) -> list[Chart]:
         return []
     look = Look("epochs of fine-tuning", "personalised accuracy, %", whole=True, bands=len(series) <= 3, dots=True)
     columns = ("method", "epochs", "mean", "band_low", "band_high")
-    note = "How many epochs on its own data a client needs. Mean over the clients of all seeds."
+    note = "Accuracy after each number of epochs on a client's own data. Mean over the clients of all seeds."
     return [Chart("speed", "How fast clients personalise", note, draw_lines(series, look), columns, _rows(series))]

@@ -1,4 +1,4 @@
-"""Marks as SVG with classes: the theme of the page colours them."""
+"""Drawings as SVG. Marks have CSS classes, and the theme of the page gives the colours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FONT = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',Arial
 
 
 def to_svg(drawing: Drawing, label: str = "") -> str:
-    """`label` is what a screen reader says."""
+    """The drawing as SVG. `label`: its text for screen readers."""
     size = f"{_n(drawing.width)} {_n(drawing.height)}"
     said = f' role="img" aria-label="{escape(label)}"' if label else ""
     marks = "".join(_mark(mark) for mark in drawing.marks)
@@ -21,7 +21,7 @@ def to_svg(drawing: Drawing, label: str = "") -> str:
 
 
 def standing_alone(svg: str, width: float, height: float) -> str:
-    """The drawing as a file with its own colours, light or dark as the reader's system is."""
+    """The SVG as a file with its own colours: light or dark, as the reader's system is set."""
     dark = f"@media(prefers-color-scheme:dark){{{_colours(DARK)}}}"
     style = f"<style>text{{{_FONT}}}{_colours(LIGHT)}{dark}</style>"
     ground = '<rect width="100%" height="100%" class="f-ground"/>'
@@ -35,11 +35,11 @@ def _colours(palette: Palette) -> str:
 
 
 def _paint(kind: str, role: str) -> str:
-    """`kind`: fill or stroke."""
+    """The class attribute of a role. `kind`: fill or stroke."""
     return f'class="{kind[0]}-{role}"'
 
 
-def _mark(mark: Mark) -> str:  # noqa: PLR0911  one for every kind of mark
+def _mark(mark: Mark) -> str:  # noqa: PLR0911  one case for each kind of mark
     match mark:
         case Line(points, role, width, dash, opacity, _):
             dashes = f' stroke-dasharray="{" ".join(map(_n, dash))}"' if dash else ""
@@ -51,7 +51,7 @@ def _mark(mark: Mark) -> str:  # noqa: PLR0911  one for every kind of mark
             path = "".join(f"M{_n(x)} {_n(y)}h{_n(w)}v{_n(h)}h{_n(-w)}z" for x, y, w, h in boxes)
             return f'<path d="{path}" {_paint("fill", role)} shape-rendering="crispEdges"/>'
         case Cells(where, role, left, top, width, height):
-            path = "".join(f"M{x} {y}h1" for x, y in where)  # a cell is a stroke as wide as itself
+            path = "".join(f"M{x} {y}h1" for x, y in where)  # a cell is a stroke as wide as the cell
             place = f"translate({_n(left)} {_n(top + height / 2)}) scale({width:.4f} {height:.4f})"
             return f'<path d="{path}" transform="{place}" {_paint("stroke", role)} shape-rendering="crispEdges"/>'
         case Dots(dots, role, radius, opacity, _):

@@ -8,7 +8,7 @@
   const when = (run) => {
     if (run.status === "ok") return "done";
     if (run.status !== "unfinished") return run.status;
-    if (run.quiet !== null) return `silent for ${span(run.quiet)}: stopped?`;
+    if (run.quiet !== null) return `nothing written for ${span(run.quiet)}: stopped?`;
     return run.left === null ? "starting" : run.round >= run.rounds ? "measuring" : `${span(run.left)} left`;
   };
   const row = (run) => {
@@ -44,7 +44,7 @@
     if (chosen !== null) {
       const answer = await fetch(`log?run=${encodeURIComponent(chosen)}`);
       const log = at("log"), low = log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
-      log.textContent = answer.ok ? await answer.text() : "this run is gone";
+      log.textContent = answer.ok ? await answer.text() : "this run does not exist any more";
       at("logbox").hidden = false;
       if (low) log.scrollTop = log.scrollHeight;
     }
