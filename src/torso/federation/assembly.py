@@ -178,10 +178,10 @@ class Assembly:
         assert self.job is not None
         base = digest(self.job.model)  # the same for all clients, as is the config
         config = self.job.config.as_toml()
-        letters = {node: self._terms(node, base, config) for node in nodes if node not in self.refused}
-        while letters:
+        requests = {node: self._terms(node, base, config) for node in nodes if node not in self.refused}
+        while requests:
             lacking: dict[int, Letter] = {}
-            for node, answer in self.link.exchange({n: letter.encode() for n, letter in letters.items()}, _GREETING):
+            for node, answer in self.link.exchange({n: letter.encode() for n, letter in requests.items()}, _GREETING):
                 name = self.described[node][0].name
                 client = self._number(node)
                 assert client is not None
@@ -189,8 +189,8 @@ class Assembly:
                 if isinstance(reply, Reply) and reply.said.kind == "agreed":
                     self.seated[client] = node
                 elif isinstance(reply, Reply) and reply.said.kind == "lacks":
-                    if not letters[node].part("base"):
-                        lacking[node] = Letter(letters[node].question, beside("base", self.job.model))
+                    if not requests[node].part("base"):
+                        lacking[node] = Letter(requests[node].question, beside("base", self.job.model))
                     else:
                         self._refuse(node, name, "it asks for tensors that it was sent")
                 elif isinstance(answer, Silence):
@@ -198,7 +198,7 @@ class Assembly:
                     self.described.pop(node)  # it is asked to describe itself again
                 else:
                     self._refuse(node, name, reply if isinstance(reply, str) else reply.said.reason)
-            letters = lacking
+            requests = lacking
 
     def _terms(self, node: int, base: str, config: str) -> Letter:
         assert self.agreement is not None

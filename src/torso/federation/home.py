@@ -66,7 +66,7 @@ class Home:
     ) -> None:
         self.name, self.data, self.folder, self.device, self.say = name, data, folder, device, say
         self.sums_only = sums_only
-        self._seats: dict[str, Seat] = {}  # of the last run only: a Seat has a copy of the samples
+        self._runs: dict[str, Seat] = {}  # of the last run only: a Seat has a copy of the samples
         self._checksum = _checksum(data)
         self._answers: dict[str, Callable[[Letter], Reply]] = {
             "who": self._describe,
@@ -121,19 +121,19 @@ class Home:
         if before is not None and before["client"] != question.client:
             raise RequestError(f"it is client {before['client']} of this run, and is called {question.client}")
         self._check_data(before)
-        seat = self._seated(letter, folder, agreed)
-        notice = what_leaves(seat.site.job, question.client, self.name)
+        client_run = self._prepare(letter, folder, agreed)
+        notice = what_leaves(client_run.site.job, question.client, self.name)
         if before is None or before["said"] != notice:
             self.say(notice)
-            self._say_fit(seat)
+            self._say_fit(client_run)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "agreed.json", json.dumps({**agreed, "said": notice}))
-        self._seats = {str(question.run): seat}
+        self._runs = {str(question.run): client_run}
         return Reply(Said(kind="agreed"))
 
-    def _say_fit(self, seat: Seat) -> None:
+    def _say_fit(self, client_run: Seat) -> None:
         """Tell the user how this client's images are converted for the model."""
-        mine, agreed = self.data.input, seat.site.job.roster.input
+        mine, agreed = self.data.input, client_run.site.job.roster.input
         if mine.shape != agreed.shape and isinstance(agreed, Pixels):
             self.say(f"the model takes {agreed.words}: yours, {mine.words}, are resized and converted")
 
@@ -143,7 +143,7 @@ class Home:
                 "its data are not those that it began the run with. Expected: the same until the next run"
             )
 
-    def _seated(self, letter: Letter, folder: Path, agreed: dict[str, Any]) -> Seat:
+    def _prepare(self, letter: Letter, folder: Path, agreed: dict[str, Any]) -> Seat:
         """This client's part of a run: everything is prepared again from the agreed config and agreement.
 
         The initial weights are drawn from the seed. If their digest differs (pretrained weights), the server sends
@@ -165,28 +165,28 @@ class Home:
             )
         job = prepare(config, agreement.roster, self.device, begins=False)
         site = Site(job, site_federation(self.data, agreement, client, self.device), client)
-        seat = Seat(site, Versions(folder), folder, agreement.classes)
-        model = seat.known(letter, "base", agreed["base"], job.model)
-        return replace(seat, site=Site(job.begun(model), site.federation, client))
+        client_run = Seat(site, Versions(folder), folder, agreement.classes)
+        model = client_run.known(letter, "base", agreed["base"], job.model)
+        return replace(client_run, site=Site(job.begun(model), site.federation, client))
 
-    def _seat(self, question: Question) -> Seat:
+    def _run_of(self, question: Question) -> Seat:
         """The run of a request; after a restart, it is prepared from agreed.json."""
         run = str(question.run)
-        if run not in self._seats:
+        if run not in self._runs:
             folder = self._folder(question)
             agreed = _agreed(folder)
             if agreed is None:
                 raise RequestError(f"it has agreed to no run {run}")
             self._check_data(agreed)
-            self._seats = {run: self._seated(Letter(question), folder, agreed)}
-        return self._seats[run]
+            self._runs = {run: self._prepare(Letter(question), folder, agreed)}
+        return self._runs[run]
 
     def _training(self, question: Question) -> Seat:
         """The run of a request to training clients. A newcomer refuses it: it has been told that it sends nothing."""
-        seat = self._seat(question)
-        if seat.site.kind == "newcomer":
+        client_run = self._run_of(question)
+        if client_run.site.kind == "newcomer":
             raise RequestError(f"it came later and takes no part: a letter {question.kind!r} is not for it")
-        return seat
+        return client_run
 
     def _folder(self, question: Question) -> Path:
         if question.run is None:
@@ -196,31 +196,31 @@ class Home:
     def _told(self, letter: Letter) -> Reply:
         """Train in a round and reply with the upload."""
         question = letter.question
-        seat = self._training(question)
-        told = seat.hear(letter)
+        client_run = self._training(question)
+        told = client_run.hear(letter)
 
         def train() -> Message:
-            held = seat.held(question.model_copy(update={"round": told.round}))
-            seat.versions.tidy({question.since, *question.back})
+            held = client_run.held(question.model_copy(update={"round": told.round}))
+            client_run.versions.tidy({question.since, *question.back})
             self.say(f"round {told.round}: training")
             began = time.perf_counter()
-            sent, left = seat.site.visit(told, held)
-            seat.versions.save(told.round, left)  # before the reply: if the reply counts, this state must exist
+            sent, left = client_run.site.visit(told, held)
+            client_run.versions.save(told.round, left)  # before the reply: if the reply counts, this state must exist
             seconds = time.perf_counter() - began
             self.say(f"round {told.round}: trained for {seconds:.1f} s, loss {sent.numbers.loss:.4f}")
             return sent
 
-        if seat.sums_only:
-            return self._sealed().visit(seat.site, question, told, train)
+        if client_run.sums_only:
+            return self._sealed().visit(client_run.site, question, told, train)
         sent = train()
         return Reply(Said(kind="sent", numbers=sent.numbers), sent.tensors)
 
     def _sealing(self, letter: Letter) -> Reply:
         """Answer a stage of a secure sum that has no tensors: keys, shares, unmask."""
-        seat = self._training(letter.question)
-        if not seat.sums_only:
+        client_run = self._training(letter.question)
+        if not client_run.sums_only:
             raise RequestError(f"a letter {letter.question.kind!r} is for secure sums, and this run has none")
-        return self._sealed().answer(seat.site, letter.question)
+        return self._sealed().answer(client_run.site, letter.question)
 
     def _sealed(self) -> Sealer:
         if self._sealer is None:
@@ -230,33 +230,35 @@ class Home:
         return self._sealer
 
     def _sums(self, letter: Letter) -> Reply:
-        seat = self._training(letter.question)
-        if not asks_class_sums(seat.site.job):
-            raise RequestError(f"{seat.site.job.config.method.name} asks for no class sums: they stay here")
-        model = seat.model(letter)
-        if seat.sums_only:
-            return self._sealed().class_sums(seat.site, letter.question, lambda: seat.site.class_sums(model))
-        return Reply(Said(kind="sums"), seat.site.class_sums(model))
+        client_run = self._training(letter.question)
+        if not asks_class_sums(client_run.site.job):
+            raise RequestError(f"{client_run.site.job.config.method.name} asks for no class sums: they stay here")
+        model = client_run.model(letter)
+        if client_run.sums_only:
+            return self._sealed().class_sums(
+                client_run.site, letter.question, lambda: client_run.site.class_sums(model)
+            )
+        return Reply(Said(kind="sums"), client_run.site.class_sums(model))
 
     def _exam(self, letter: Letter) -> Reply:
         question = letter.question
-        seat = self._training(question)
-        _check_measures(seat, question.names)
-        values = seat.site.exam(question.names, seat.standing(letter), seat.held(question))
+        client_run = self._training(question)
+        _check_measures(client_run, question.names)
+        values = client_run.site.exam(question.names, client_run.standing(letter), client_run.held(question))
         return _values(values)
 
     def _pooled(self, letter: Letter) -> Reply:
-        seat = self._training(letter.question)
-        _check_measures(seat, (POOLED,))
-        return _values(seat.site.pooled_exam(seat.model(letter)))
+        client_run = self._training(letter.question)
+        _check_measures(client_run, (POOLED,))
+        return _values(client_run.site.pooled_exam(client_run.model(letter)))
 
     def _finish(self, letter: Letter) -> Reply:
         """Make this client's own model at the end of the run, and write it to a file with a description."""
         question = letter.question
-        seat = self._seat(question)
-        site = seat.site
+        client_run = self._run_of(question)
+        site = client_run.site
         kind, job = site.kind, site.job
-        before, after, net = site.make(seat.standing(letter), seat.held(question))
+        before, after, net = site.make(client_run.standing(letter), client_run.held(question))
         assert net.card is not None
         net.card = replace(net.card, client=self.name)
         models = self.folder / "models"
@@ -271,14 +273,14 @@ class Home:
             "kind": kind,
             "round": question.round,
             "taken_part": question.since > 0,
-            "classes": list(seat.classes),
+            "classes": list(client_run.classes),
             "accuracy": {"before": before, "after": after, **calibration},
             "finished": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }
         write_text(models / f"{question.run}.json", json.dumps(about, indent=1) + "\n")
         self.say(f"{job.config.method.name} is over: your model is {path} ({_percent(before)} → {_percent(after)})")
-        seat.versions.tidy({question.since})  # the server cannot go back to an earlier round any more
-        self._seats = {}
+        client_run.versions.tidy({question.since})  # the server cannot go back to an earlier round any more
+        self._runs = {}
         return Reply(Said(kind="done"))
 
 
@@ -294,9 +296,9 @@ def _calibrated(net: Network, path: Path, site: Site) -> dict[str, Any]:
     return {"calibrated": found, "batch": site.job.config.measure.batch_size}
 
 
-def _check_measures(seat: Seat, names: Iterable[str]) -> None:
+def _check_measures(client_run: Seat, names: Iterable[str]) -> None:
     """Refuse measures that were not in the agreed config: they could reveal more about the samples."""
-    wanted = measured(seat.site.job.config)
+    wanted = measured(client_run.site.job.config)
     for name in names:
         if name not in wanted:
             raise RequestError(f"{name!r} is no measure of this run. Accepted: {', '.join(wanted)}")

@@ -127,24 +127,26 @@ class Remote:
             if client not in seats:
                 self._notes.append(f"{self.seats.name(client)} is not there")
                 yield client, errand.nothing()
-        letters = {client: errand.letter(client) for client in there}
-        while letters:
+        requests = {client: errand.letter(client) for client in there}
+        while requests:
             lacking: dict[int, Letter] = {}
-            for client, reply in self._exchange(letters, seats, max(until - time.monotonic(), 0.0)):
-                wanted = self._lacked(errand, letters[client], reply)
+            for client, reply in self._exchange(requests, seats, max(until - time.monotonic(), 0.0)):
+                wanted = self._lacked(errand, requests[client], reply)
                 if wanted is not None:
                     lacking[client] = wanted
                 else:
                     yield client, self._result(errand, client, reply)
-            letters = lacking
+            requests = lacking
 
     def _exchange(
-        self, letters: Mapping[int, Letter], seats: Mapping[int, int], seconds: float
+        self, requests: Mapping[int, Letter], seats: Mapping[int, int], seconds: float
     ) -> Iterator[tuple[int, Reply | str]]:
         """Pairs of client and its reply, or the reason why there is none."""
-        clients = {seats[client]: client for client in letters}
-        for seat, answer in self.link.exchange({seats[c]: letter.encode() for c, letter in letters.items()}, seconds):
-            yield clients[seat], reply_of(answer)
+        clients = {seats[client]: client for client in requests}
+        for connection, answer in self.link.exchange(
+            {seats[c]: letter.encode() for c, letter in requests.items()}, seconds
+        ):
+            yield clients[connection], reply_of(answer)
 
     def _lacked(self, errand: Errand, letter: Letter, reply: Reply | str) -> Letter | None:
         """The request again, with the tensors that the client lacks; None if the reply is not about missing tensors."""

@@ -110,17 +110,17 @@ def run_federation(
     # checked before waiting for clients
     folder = RunFolder.check(out, prepared.job.config if prepared else config, resume)
     with link:
-        hall = Assembly(link, config, charter.run if charter else uuid.uuid4().hex, say)
+        clients = Assembly(link, config, charter.run if charter else uuid.uuid4().hex, say)
         options = config.run.flower
         least = 1 if folder.finished else config.train.min_clients  # a finished run waits for any client without model
         wanted = 1 if folder.finished else options.clients or least
-        hall.gather(wanted, least, options.wait, lambda: _raise_if_stopped(stop))
+        clients.gather(wanted, least, options.wait, lambda: _raise_if_stopped(stop))
         if describe is not None:
-            note_descriptions(describe, [description for description, _ in hall.described.values()])
+            note_descriptions(describe, [description for description, _ in clients.described.values()])
         if charter is None or prepared is None:
-            charter = Charter(hall.run, hall.agree())
+            charter = Charter(clients.run, clients.agree())
             prepared = _PreparedRun.of(config, charter.agreement, server_data)
-        hall.agreement = charter.agreement
+        clients.agreement = charter.agreement
         job = prepared.job
         if job.privacy:
             job.privacy.settle()
@@ -133,20 +133,20 @@ def run_federation(
         job = with_secret(job, out, resume)
         book = Book(charter.run)
         record = _CharterFile(out, charter)
-        hall.changed = record.agreed
+        clients.changed = record.agreed
         with folder.held():
-            hall.seat(job)
+            clients.seat(job)
             own_data = prepared.own_data
             local = OneByOne(job.net, own_data, workers=1) if own_data is not None else None
             times = (options.deadline, options.wait)
-            with _engine(job)(job, link, hall, book, *times, local, lambda: stop.asked) as engine:
+            with _engine(job)(job, link, clients, book, *times, local, lambda: stop.asked) as engine:
                 _restore(book, folder, job)
                 if folder.finished:
                     result = Result.read(out)
                 else:
                     result = play(job, engine, folder, resume, listener, stop, command)
                 if result.ok:
-                    missing = deliver(job, engine, hall, book, folder, record)
+                    missing = deliver(job, engine, clients, book, folder, record)
                     for note in engine.repaired():
                         say(note)
                     if missing:
@@ -284,7 +284,9 @@ def _restore(book: Book, folder: RunFolder, job: Job) -> None:
     book.checkpoints = lambda: rounds_of(folder.path / "checkpoints")
 
 
-def deliver(job: Job, engine: Remote, hall: Assembly, book: Book, folder: RunFolder, record: _CharterFile) -> list[str]:
+def deliver(
+    job: Job, engine: Remote, clients: Assembly, book: Book, folder: RunFolder, record: _CharterFile
+) -> list[str]:
     """Let every client that is there make its own model, newcomers too. Returns the names of those without a model."""
     found = folder.newest(job.model)
     assert found is not None
@@ -292,8 +294,8 @@ def deliver(job: Job, engine: Remote, hall: Assembly, book: Book, folder: RunFol
     visit = evaluation_of(job, job.stage(state.round), state).visit
     assert isinstance(visit, LastVisit)
     errand = Finishing(job, book, visit)
-    waiting = [client for client in hall.taken() if hall.name(client) not in record.charter.delivered]
+    waiting = [client for client in clients.taken() if clients.name(client) not in record.charter.delivered]
     for client, made in engine.ask(errand, waiting):
         if made:
-            record.delivered(hall.name(client))
+            record.delivered(clients.name(client))
     return [name for name in record.charter.agreement.names if name not in record.charter.delivered]

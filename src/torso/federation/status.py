@@ -45,9 +45,9 @@ def status_of(place: ServerPlace, link: ServerLink | None) -> list[dict[str, Any
     path = place.private / DESCRIBED
     here: list[Description] = []
     if link is not None:
-        hall = Assembly(link, Config(), "", say=lambda _: None)
-        hall.greet()
-        here = [description for description, _ in hall.described.values()]
+        clients = Assembly(link, Config(), "", say=lambda _: None)
+        clients.greet()
+        here = [description for description, _ in clients.described.values()]
         note_descriptions(path, here)
     noted = _noted(path)
     return [

@@ -94,8 +94,8 @@ def in_words(place: ServerPlace) -> Iterator[None]:
     try:
         yield
     except httpx.HTTPStatusError as error:
-        said = said_by_flower(error)
-        raise RequestError(f"the server at {place.own_address} refuses: {said}") from None
+        reason = said_by_flower(error)
+        raise RequestError(f"the server at {place.own_address} refuses: {reason}") from None
     except httpx.TransportError as error:
         hint = f"Start it with `torso federation serve {place.path}`."
         if "certificate" in str(error).lower():

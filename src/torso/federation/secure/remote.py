@@ -87,17 +87,17 @@ class SecureRemote(Remote):
 
     def _stages(self, gathering: Gathering, errand: _MaskedErrand, clients: Sequence[int]) -> Vector:
         """Play the four stages. Returns the sum without masks; RequestError if too few clients are left."""
-        letters = _Session(self.book, uuid.uuid4().hex, gathering, len(clients))
-        self._ask_all(_KeysErrand(letters), clients)
+        session = _Session(self.book, uuid.uuid4().hex, gathering, len(clients))
+        self._ask_all(_KeysErrand(session), clients)
         self._check(gathering.enough(gathering.keys), gathering.keys, "sent keys")
-        self._ask_all(_SharesErrand(letters), list(gathering.keys))
+        self._ask_all(_SharesErrand(session), list(gathering.keys))
         self._check(gathering.enough(gathering.written), gathering.written, "shared secrets")
-        errand.letters = letters
+        errand.session = session
         self._ask_all(errand, list(gathering.written))
         wanted = min(self.job.config.train.min_clients, len(clients))
         enough = gathering.enough(gathering.sent, of=gathering.written) and len(gathering.sent) >= wanted
         self._check(enough, gathering.sent, "sent a vector")
-        return gathering.opened(self._ask_all(_UnmaskErrand(letters), list(gathering.sent)))
+        return gathering.opened(self._ask_all(_UnmaskErrand(session), list(gathering.sent)))
 
     def _ask_all(self, errand: Errand, clients: Sequence[int]) -> dict[int, Any]:
         return {client: found for client, found in self.ask(errand, clients) if found is not None}
@@ -111,11 +111,11 @@ class _Session:
     """Builds the requests of one secure sum, which all have its id."""
 
     def __init__(self, book: Book, session: str, gathering: Gathering, participants: int) -> None:
-        self.book, self.session, self.gathering, self.participants = book, session, gathering, participants
+        self.book, self.id, self.gathering, self.participants = book, session, gathering, participants
 
     def note(self, **more: Any) -> Sealing:
         """The part of a header that belongs to the sum."""
-        return Sealing(session=self.session, **more)
+        return Sealing(session=self.id, **more)
 
     def letter(self, kind: str, client: int, **more: Any) -> Letter:
         return Letter(self.book.question(kind, client, sealing=self.note(**more)))
@@ -130,16 +130,14 @@ class _SecureErrand:
     def refused(self, client: int, kind: str) -> None:
         return None
 
-    def close(self, clients: int) -> None: ...
-
 
 class _StageErrand(_SecureErrand):
     """The base of the stages that have no tensors."""
 
     reply = "shares"
 
-    def __init__(self, letters: _Session) -> None:
-        self.letters, self.gathering = letters, letters.gathering
+    def __init__(self, session: _Session) -> None:
+        self.session, self.gathering = session, session.gathering
 
     def known(self) -> Mapping[str, tuple[str, Tensors]]:
         return {}
@@ -151,7 +149,7 @@ class _KeysErrand(_StageErrand):
     reply = "keys"
 
     def letter(self, client: int) -> Letter:
-        return self.letters.letter("keys", client, participants=self.letters.participants)
+        return self.session.letter("keys", client, participants=self.session.participants)
 
     def result(self, client: int, reply: Reply) -> Keys:
         keys = _sealed(reply).keys
@@ -167,7 +165,7 @@ class _SharesErrand(_StageErrand):
     """Sends a client its neighbours' keys, and asks for encrypted shares of its secrets."""
 
     def letter(self, client: int) -> Letter:
-        return self.letters.letter("shares", client, keys=self.gathering.keys_for(client))
+        return self.session.letter("shares", client, keys=self.gathering.keys_for(client))
 
     def result(self, client: int, reply: Reply) -> bool:
         self.gathering.take_shares(client, _sealed(reply).shares)
@@ -179,7 +177,7 @@ class _UnmaskErrand(_StageErrand):
 
     def letter(self, client: int) -> Letter:
         active, dead = self.gathering.to_unmask(client)
-        return self.letters.letter("unmask", client, active=active, dead=dead)
+        return self.session.letter("unmask", client, active=active, dead=dead)
 
     def result(self, client: int, reply: Reply) -> Mapping[int, bytes]:
         shares = _sealed(reply).shares
@@ -194,7 +192,7 @@ class _MaskedErrand(_SecureErrand):
     """Another errand with masked replies: its request with the shares of the neighbours, its reply a masked vector."""
 
     reply = "masked"
-    letters: _Session  # set before the errand is used
+    session: _Session  # set before the errand is used
 
     def __init__(self, inner: Errand, form: Form, scale: int) -> None:
         self.inner, self.form, self.scale = inner, form, scale
@@ -202,7 +200,7 @@ class _MaskedErrand(_SecureErrand):
 
     def letter(self, client: int) -> Letter:
         letter = self.inner.letter(client)
-        note = self.letters.note(shares=self.letters.gathering.shares_for(client), scale=self.scale)
+        note = self.session.note(shares=self.session.gathering.shares_for(client), scale=self.scale)
         return replace(letter, question=letter.question.model_copy(update={"sealing": note}))
 
     def known(self) -> Mapping[str, tuple[str, Tensors]]:
@@ -213,7 +211,7 @@ class _MaskedErrand(_SecureErrand):
             self.diverged.append(client)
             raise RequestError(NOT_FINITE)
         check_schema("the masked vector", reply.tensors, {"vector": (torch.int32, (self.form.size,))})
-        self.letters.gathering.take_vector(client, off_the_wire(reply.tensors["vector"]))
+        self.session.gathering.take_vector(client, off_the_wire(reply.tensors["vector"]))
         return True
 
 
