@@ -125,8 +125,8 @@ class Assembly:
         Clients that have just connected get the terms first: under their old number, or as newcomers."""
         there = self.greet()
         self.seated = {client: node for client, node in self.seated.items() if node in there}
-        taken = set(self.seated.values())
-        new = [node for node in self.described if node in there and node not in taken and node not in self.refused]
+        with_terms = set(self.seated.values())
+        new = [node for node in self.described if node in there and node not in {*with_terms, *self.refused}]
         for node in new:
             if self._number(node) is None:
                 self._come_later(node)

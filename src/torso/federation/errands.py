@@ -95,7 +95,7 @@ class _SharedTensors:
 
 
 class _LeaveOut:
-    """The base of errands that leave out clients without a usable reply."""
+    """The base of those that leave out clients without a usable reply."""
 
     def nothing(self) -> Any:
         return None
@@ -105,7 +105,7 @@ class _LeaveOut:
 
 
 class _WithTold(_LeaveOut):
-    """The base of errands whose requests have a `Told`: everything that a visit starts from."""
+    """The base of those whose requests have a `Told`: everything that a visit starts from."""
 
     kind: str
 
@@ -149,7 +149,7 @@ class _TrainErrand(_WithTold):
 
 
 class _AfterRoundErrand(_WithTold):
-    """The base of errands about the models after some round; a request has what one more visit would start from."""
+    """The base of those about the models after some round; a request has what one more visit would start from."""
 
     def __init__(self, job: Job, book: Book, last: LastVisit) -> None:
         super().__init__(job, book, last.told)
@@ -210,7 +210,7 @@ def _values(reply: Reply, accepted: Collection[str]) -> Values:
 
 
 class _WithModel(_LeaveOut):
-    """The base of errands whose requests have one model, the same for all clients."""
+    """The base of those whose requests have one model, the same for all clients."""
 
     kind: str
     reply: str

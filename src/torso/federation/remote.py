@@ -160,7 +160,7 @@ class Remote:
         return replace(letter, tensors={**letter.tensors, **added})
 
     def _result(self, errand: Errand, client: int, reply: Reply | str) -> Any:
-        """The result from a reply, or the errand's replacement if the reply is missing or wrong."""
+        """The result from a reply, or its replacement if the reply is missing or wrong."""
         name = self.seats.name(client)
         if not isinstance(reply, str) and reply.said.kind != errand.reply:
             reply = reply.said.reason or f"it said {reply.said.kind!r}"

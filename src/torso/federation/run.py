@@ -265,11 +265,11 @@ def fitted(config: Config, roster: Roster) -> tuple[Job, list[str]]:
             reasons[name] = "the server has no test set"
         elif measure.of == "server" and keeps:
             reasons[name] = f"{config.method.name} keeps parts of the model at its clients, and they stay there"
-    taken = {
+    kept = {
         key: [name for name in names if name not in reasons]
         for key, names in (("names", config.measure.names), ("during", config.measure.during))
     }
-    lists = [f"measure.{key}={json.dumps(names)}" for key, names in taken.items()]
+    lists = [f"measure.{key}={json.dumps(names)}" for key, names in kept.items()]
     left_out = [f"{name} is not measured: {reason}" for name, reason in reasons.items()]
     return prepare(config.but(*lists), roster), left_out
 

@@ -122,7 +122,7 @@ class _Session:
 
 
 class _SecureErrand:
-    """The base of errands of a secure sum. A client without a usable reply counts as having left."""
+    """The base of requests of a secure sum. A client without a usable reply counts as having left."""
 
     def nothing(self) -> None:
         return None
@@ -189,10 +189,10 @@ class _UnmaskErrand(_StageErrand):
 
 
 class _MaskedErrand(_SecureErrand):
-    """Another errand with masked replies: its request with the shares of the neighbours, its reply a masked vector."""
+    """Another kind of request in a secure sum: with the shares of the neighbours, and a masked vector as reply."""
 
     reply = "masked"
-    session: _Session  # set before the errand is used
+    session: _Session  # set before the first request
 
     def __init__(self, inner: Errand, form: Form, scale: int) -> None:
         self.inner, self.form, self.scale = inner, form, scale
