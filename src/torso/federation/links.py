@@ -33,8 +33,8 @@ class ServerLink(Protocol):
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Silence]]:
         """Send a message to each of these connections, and yield (connection, answer) as the answers arrive.
 
-        Each connection is yielded once. The answer is a `Silence` if none has come within `seconds`, if the connection
-        is gone, or if the transport reports an error."""
+        Each connection is yielded once. The answer is a `Silence` if none has come within `seconds`, if the
+        connection is gone, or if the transport reports an error."""
         ...
 
 

@@ -1,8 +1,8 @@
 """Access control in front of Flower's SuperLink, as ASGI middleware.
 
 Flower serves its Fleet, Control and Runtime APIs on one port. The Fleet API (for clients) can check signatures; the
-other two have no authentication. `Gate` forwards requests to these two only if they come from this machine and carry
-the operator's secret. It also prints the reason of every refusal."""
+other two have no authentication. `Gate` forwards requests to these two only if they come from this machine and
+carry the operator's secret. It also prints the reason of every refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m torso.federation.flower.superlink …`: Flower's SuperLink, with Flower's flags, behind a `Gate`."""
+"""`python -m torso.federation.flower.superlink …`: Flower's SuperLink with its flags, behind the `Gate`."""
 
 from __future__ import annotations
 
