@@ -119,7 +119,7 @@ def test_who_came_later_sends_nothing_more_whoever_asks(tmp_path: Path) -> None:
         header = asked(late, wire.requests["client-1", kind])
         assert (header.kind, header.reason) == (
             "failed",
-            f"it came later and takes no part: a letter {kind!r} is not for it",
+            f"it joined later and does not train: a request {kind!r} is not for it",
         )
 
 

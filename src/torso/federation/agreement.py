@@ -119,7 +119,7 @@ def agree(
         refused |= found
         told = {name: pair for name, pair in told.items() if name not in found}
     if not told:
-        reasons = "; ".join(f"{name}: {refused[name]}" for name in by_name(refused)) or "nobody has told anything"
+        reasons = "; ".join(f"{name}: {refused[name]}" for name in by_name(refused)) or "no client has described itself"
         raise RequestError(f"no client is left to agree on anything: {reasons}")
     columns = together([description.columns for description, _ in told.values()])
     if columns:
@@ -156,7 +156,7 @@ def joined_later(agreement: Agreement, description: Description, tensors: Tensor
     name, input = description.name, description.input
     reason = misfit_alone(description, tensors) or _no_class_of(agreement, description)
     if name in agreement.names:
-        reason = f"there is a client {name!r} already. Expected: a name of its own"
+        reason = f"there is a client {name!r} already. Expected: a unique name"
     if reason:
         return reason
     if not _is_accepted(input, agreement, description.columns):
@@ -167,10 +167,10 @@ def joined_later(agreement: Agreement, description: Description, tensors: Tensor
     remarks = []
     if strange := _unknown_classes(agreement, description):
         remarks.append(
-            f"{name} came later, and nobody had its classes {listed(strange)}: its samples of them are left out"
+            f"{name} joined later, and no other client has its classes {listed(strange)}: their samples are left out"
         )
     if unmet := unknown(description.columns, agreement.columns):
-        remarks.append(f"{name} came later, and the model knows nothing of its {listed(unmet)}")
+        remarks.append(f"{name} joined later, and the model does not know its {listed(unmet)}")
     return agreement.model_copy(
         update={
             "names": (*agreement.names, name),

@@ -77,7 +77,7 @@ class Assembly:
                 not isinstance(answer, Silence) for _, answer in self.link.exchange({before: _WHO}, _STILL_THERE)
             ]
             if any(answers):
-                raise RequestError(f"there is a client {name!r} already. Expected: a name of its own")
+                raise RequestError(f"there is a client {name!r} already. Expected: a unique name")
             del self.described[before]
         self.described[node] = found
 

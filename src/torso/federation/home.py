@@ -185,12 +185,12 @@ class Home:
         """The run of a request to training clients. A newcomer refuses it: it has been told that it sends nothing."""
         client_run = self._run_of(question)
         if client_run.site.kind == "newcomer":
-            raise RequestError(f"it came later and takes no part: a letter {question.kind!r} is not for it")
+            raise RequestError(f"it joined later and does not train: a request {question.kind!r} is not for it")
         return client_run
 
     def _folder(self, question: Question) -> Path:
         if question.run is None:
-            raise RequestError(f"a letter {question.kind!r} is about no run")
+            raise RequestError(f"a request {question.kind!r} names no run")
         return self.folder / "runs" / question.run
 
     def _told(self, letter: Letter) -> Reply:
@@ -219,7 +219,7 @@ class Home:
         """Answer a stage of a secure sum that has no tensors: keys, shares, unmask."""
         client_run = self._training(letter.question)
         if not client_run.sums_only:
-            raise RequestError(f"a letter {letter.question.kind!r} is for secure sums, and this run has none")
+            raise RequestError(f"a request {letter.question.kind!r} is for secure sums, and this run has none")
         return self._sealed().answer(client_run.site, letter.question)
 
     def _sealed(self) -> Sealer:

@@ -96,7 +96,9 @@ class Letter:
     def message(self) -> Message:
         """The header's numbers and the tensors of the `Told` in this request."""
         if self.question.numbers is None:
-            raise RequestError(f"a letter {self.question.kind!r} tells nothing. Expected: numbers in its header")
+            raise RequestError(
+                f"a request {self.question.kind!r} has no numbers in its header. Expected: those of what is sent"
+            )
         return Message(self.question.numbers, {n: t for n, t in self.tensors.items() if not n.startswith(_BESIDE)})
 
     def part(self, name: str) -> Tensors:

@@ -33,7 +33,7 @@ def without_doubles(descriptions: Sequence[tuple[Description, Tensors]]) -> tupl
     counts = Counter(description.name for description, _ in descriptions)
     unique = {pair[0].name: pair for pair in descriptions if counts[pair[0].name] == 1}
     doubles = {
-        name: f"{count} clients call themselves {name!r}. Expected: a name of its own for each"
+        name: f"{count} clients call themselves {name!r}. Expected: a unique name for each"
         for name, count in counts.items()
         if count > 1
     }
@@ -72,7 +72,7 @@ def misfit_alone(one: Description, tensors: Tensors) -> str:
     if not one.train_samples:
         return "it has no training samples. Expected: at least one"
     if len(set(one.classes)) < len(one.classes):
-        return f"it names a class twice ({listed(one.classes)}). Expected: a name of its own for each"
+        return f"it names a class twice ({listed(one.classes)}). Expected: a unique name for each"
     if not one.input.shape:
         return f"it has {one.input.words}. Expected: samples with a size"
     try:

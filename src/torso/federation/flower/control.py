@@ -91,6 +91,6 @@ def _admitted(node: NodeInfo) -> Admitted:
 def _needs_authentication(place: ServerPlace) -> None:
     if place.insecure:
         raise RequestError(
-            f"{str(place.path)!r} was made with --insecure: everybody is let in, nobody is admitted or revoked. Make a "
-            "federation without it."
+            f"{str(place.path)!r} was made with --insecure: every client may join, so none is admitted or revoked. "
+            "Make a federation without it."
         )

@@ -154,7 +154,7 @@ class _KeysErrand(_StageErrand):
     def result(self, client: int, reply: Reply) -> Keys:
         keys = _sealed(reply).keys
         if keys is None or any(key in pair for pair in self.gathering.keys.values() for key in keys):
-            raise RequestError("it has no keys of its own. Expected: two that nobody else has")
+            raise RequestError("its public keys are missing or are not unique. Expected: two new keys")
         for key in keys:  # checked here: the neighbours would fail with a bad key, and not know whose it is
             public_key(key)
         self.gathering.keys[client] = keys

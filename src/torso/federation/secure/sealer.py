@@ -66,7 +66,7 @@ class Sealer:
 def _note(question: Question) -> Sealing:
     if question.sealing is None:
         raise RequestError(
-            f"a letter {question.kind!r} would have it answer in the open, and this run was agreed with "
+            f"a request {question.kind!r} would have it answer in the open, and this run was agreed with "
             "run.flower.secure.kind = 'secagg+'"
         )
     return question.sealing

@@ -81,9 +81,7 @@ class Form:
     def decode(self, total: Vector, clients: int) -> dict[str, Tensor]:
         """The sums over `clients` clients, in float64; RequestError if no vectors of clients could have this sum."""
         if len(total) != self.size or bool((total > clients * self.levels).any()):
-            raise RequestError(
-                "the opened sum is not one of vectors that clients make: somebody has not kept to the protocol"
-            )
+            raise RequestError("the opened sum is not a sum of valid vectors: a client has not kept to the protocol")
         found: dict[str, Tensor] = {}
         place = 0
         for slot in self._all:
