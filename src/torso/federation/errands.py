@@ -1,8 +1,8 @@
 """Translates the engine's work into requests to clients, and checks their replies.
 
-Each class that implements `Errand` is one kind of request: it builds the message for a client, checks the reply, and
-returns the result that the engine yields. `errand_of` selects it by the type of the work. Nothing here depends on a
-method.
+Each class that implements `Errand` is one kind of request: it builds the message for a client, checks the
+reply, and returns the result that the engine yields. `errand_of` selects it by the type of the work.
+Nothing here depends on a method.
 """
 
 from __future__ import annotations
