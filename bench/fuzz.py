@@ -179,7 +179,7 @@ def targets(wires: dict[str, Recorded]) -> list[tuple[str, bytes, Callable[[byte
     """A list of (name, a real message, the function that reads it, its second argument)."""
     found: list[tuple[str, bytes, Callable[[bytes, Any], None], Any]] = []
     for method, wire in wires.items():
-        found += [(f"letter {kind}, {method}", data, letter, None) for kind, data in wire.letters.items()]
+        found += [(f"letter {kind}, {method}", data, letter, None) for kind, data in wire.requests.items()]
         found += [(f"reply to {kind}, {method}", data, reply, None) for kind, data in wire.replies.items()]
         if "told" in wire.replies:
             found += [(f"upload, {method}", wire.replies["told"], upload, terms_of(wire.replies["told"]))] * 3

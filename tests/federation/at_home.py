@@ -1,4 +1,4 @@
-"""A federation without a network: every client is a `Home` of its own, and only bytes go to it and come back."""
+"""A federation without a network: every client is a `Home`, and only bytes go to it and come back."""
 
 from __future__ import annotations
 

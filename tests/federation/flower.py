@@ -51,15 +51,17 @@ class Process:
             )
 
     @property
-    def said(self) -> str:
+    def printed(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
 
     def wait_for(self, words: str, times: int = 1) -> None:
         until(lambda: self._heard(words, times), f"{words!r} in what {self.log.name} says")
 
     def _heard(self, words: str, times: int) -> bool:
-        assert self.child.poll() is None or self.said.count(words) >= times, f"{self.log.name} has ended:\n{self.said}"
-        return self.said.count(words) >= times
+        assert self.child.poll() is None or self.printed.count(words) >= times, (
+            f"{self.log.name} has ended:\n{self.printed}"
+        )
+        return self.printed.count(words) >= times
 
     def kill(self) -> None:
         """SIGKILL, to it alone: what it has started must notice by itself."""

@@ -82,8 +82,8 @@ class Forked:
 
     def _status(self, seconds: float | None) -> int | None:
         if self.returncode is None and select.select([self._line], [], [], seconds)[0]:
-            said = self._line.recv(100)
-            self.returncode = int(said) if said else -signal.SIGKILL
+            status = self._line.recv(100)
+            self.returncode = int(status) if status else -signal.SIGKILL
             self._line.close()
         return self.returncode
 

@@ -29,13 +29,13 @@ class Recorded(Wire):
 
     def __init__(self, homes: Mapping[str, Home]) -> None:
         super().__init__(homes)
-        self.letters: dict[str, bytes] = {}
+        self.requests: dict[str, bytes] = {}
         self.replies: dict[str, bytes] = {}
 
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Any:
         for node, answer in super().exchange(messages, seconds):
             kind = Letter.decode(messages[node]).question.kind
-            self.letters.setdefault(kind, messages[node])
+            self.requests.setdefault(kind, messages[node])
             if isinstance(answer, bytes):
                 self.replies.setdefault(kind, answer)
             yield node, answer

@@ -250,7 +250,7 @@ def test_a_name_twice_is_refused_for_both() -> None:
     agreement = agree([told("a"), told("b"), told("b", site(seed=1))], OPTIONS)
     assert agreement.names == ("a",)
     assert "2 clients call themselves 'b'" in agreement.refused["b"]
-    assert joined_later(agreement, *told("a")) == "there is a client 'a' already. Expected: a name of its own"
+    assert joined_later(agreement, *told("a")) == "there is a client 'a' already. Expected: a unique name"
 
 
 def test_spellings_that_a_client_has_side_by_side_are_two_classes() -> None:
@@ -264,7 +264,7 @@ def test_nobody_left_is_an_error_that_names_everybody() -> None:
         RequestError, match=r"no client is left to agree on anything: a: it has Torso 9.* b: it has no tr"
     ):
         agree([told("b", train_samples=0), told("a", torso="9.9")], OPTIONS)
-    with pytest.raises(RequestError, match="nobody has told anything"):
+    with pytest.raises(RequestError, match="no client has described itself"):
         agree([], OPTIONS)
 
 
@@ -303,7 +303,7 @@ def test_classes_that_nobody_had_are_left_out_and_told() -> None:
     data = site(("emu", "dog"), 12, seed=5)
     after = joined_later(before, *told("c", data))
     assert isinstance(after, Agreement)
-    assert after.remarks == ("c came later, and nobody had its classes 'emu': its samples of them are left out",)
+    assert after.remarks == ("c joined later, and no other client has its classes 'emu': their samples are left out",)
     kept, lost = data.within(after.classes)
     assert (lost, len(kept.train)) == (int((data.train.labels == 0).sum()), int((data.train.labels == 1).sum()))
     federation = site_federation(data, after, 2, CPU)

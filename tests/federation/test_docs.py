@@ -83,9 +83,9 @@ def pattern(line: str) -> re.Pattern[str]:
     return re.compile("".join(map(loose, filter(None, LITERAL_OR_NOT.split(line.strip())))))
 
 
-def not_said(shown: tuple[str, ...], said: str) -> str:
+def not_said(shown: tuple[str, ...], printed: str) -> str:
     """The first line of a page that was not said after those before it; "": all were."""
-    lines = iter(said.splitlines())
+    lines = iter(printed.splitlines())
     for wanted in shown:
         look = pattern(wanted)
         if not any(look.search(line) for line in lines):
@@ -123,9 +123,11 @@ class Machine:
         self._check(step, done.returncode, done.stderr + done.stdout)
 
     @staticmethod
-    def _check(step: Step, status: int, said: str) -> None:
-        assert status == 0, f"{step.command}\n{said}"
-        assert not not_said(step.shown, said), f"{step.command}\nnot said: {not_said(step.shown, said)}\nbut: {said}"
+    def _check(step: Step, status: int, printed: str) -> None:
+        assert status == 0, f"{step.command}\n{printed}"
+        assert not not_said(step.shown, printed), (
+            f"{step.command}\nnot said: {not_said(step.shown, printed)}\nbut: {printed}"
+        )
 
     def start(self, step: Step) -> None:
         assert self.running is None, f"{self.name} is busy"
@@ -153,13 +155,13 @@ class Machine:
                 with suppress(subprocess.TimeoutExpired):
                     self.running.wait(PATIENCE / 6)
                     break
-        until(lambda: self._has_ended() or not not_said(shown, self.said), f"{shown} on {self.name}")
-        assert not not_said(shown, self.said), f"not said: {not_said(shown, self.said)}\nbut: {self.said}"
+        until(lambda: self._has_ended() or not not_said(shown, self.printed), f"{shown} on {self.name}")
+        assert not not_said(shown, self.printed), f"not said: {not_said(shown, self.printed)}\nbut: {self.printed}"
         if self._has_ended():
             self.running = None
 
     @property
-    def said(self) -> str:
+    def printed(self) -> str:
         return self.logs[-1].read_text(encoding="utf-8", errors="replace")
 
     def _has_ended(self) -> bool:

@@ -183,17 +183,17 @@ def test_a_client_whose_disk_is_full_is_absent(tmp_path: Path, monkeypatch: pyte
         write(self, round, state)
 
     monkeypatch.setattr(Versions, "save", save)
-    said: list[str] = []
+    printed: list[str] = []
     config = config_of("fedrep")
     simulated = torso.run(config, tmp_path / "simulated", engine=absent({2: {3}, 3: {3}}))
 
     class Notes(Listener):
         def note(self, text: str) -> None:
-            said.append(text)
+            printed.append(text)
 
     federated(config, Wire(homes_of(config, tmp_path / "homes")), tmp_path / "real", listener=Notes())
     assert_same(tmp_path, "fedrep", simulated)
-    assert sum("client-3 has not answered" in text and "No space left" in text for text in said) == 2
+    assert sum("client-3 has not answered" in text and "No space left" in text for text in printed) == 2
 
 
 def test_who_comes_later_gets_what_a_newcomer_gets(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_who_comes_later_does_not_stand_in_for_one_who_trains(tmp_path: Path) ->
 
 
 def test_who_comes_back_with_other_data_is_refused(tmp_path: Path) -> None:
-    config, said = config_of("fedper"), list[str]()
+    config, printed = config_of("fedper"), list[str]()
     wire = Wire(homes_of(config, tmp_path / "homes"))
     data = wire.homes["client-1"].data
     other = replace(data, train=Images(data.train.samples, data.train.labels[::-1].copy()))
@@ -241,12 +241,12 @@ def test_who_comes_back_with_other_data_is_refused(tmp_path: Path) -> None:
     class Swap(Listener):
         def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
             wire.absent = {"client-1"} if round.round == 1 else set()
-            wire.homes["client-1"] = Home("client-1", other, tmp_path / "homes" / "client-1", CPU, say=said.append)
+            wire.homes["client-1"] = Home("client-1", other, tmp_path / "homes" / "client-1", CPU, say=printed.append)
 
-    real = run_federation(config, wire, tmp_path / "real", say=said.append, listener=Swap())
+    real = run_federation(config, wire, tmp_path / "real", say=printed.append, listener=Swap())
     assert real.ok
-    assert any(text.startswith("client-1 is refused: its data are not those that it began") for text in said)
-    assert any(text.startswith("refused: its data are not those that it began") for text in said)
+    assert any(text.startswith("client-1 is refused: its data are not those that it began") for text in printed)
+    assert any(text.startswith("refused: its data are not those that it began") for text in printed)
     lines = map(json.loads, (tmp_path / "real" / "history.jsonl").read_text().splitlines())
     assert [1 in line["participants"] for line in lines] == [True, False, False, False]
 

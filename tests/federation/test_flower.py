@@ -162,7 +162,7 @@ def test_a_server_that_sees_sums_only(federation: Running, tmp_path: Path) -> No
     plain, found = (server_model(tmp_path / name, alone) for name in ("simulated", "real"))
     for name, tensor in plain.items():
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-4, msg=name)
-    assert "masked: the server can open the sum over the participants" in federation.clients["client-001"].said
+    assert "masked: the server can open the sum over the participants" in federation.clients["client-001"].printed
 
 
 @pytest.mark.parametrize(("method", "victims"), [("fedrep", [2]), ("scaffold", [0, 1])])
@@ -172,7 +172,7 @@ def test_clients_that_are_killed_in_mid_round(
     alone = simulated(method, *ROUNDS)
     those = [federation.clients[f"client-{k:03d}"] for k in victims]
     others = [client for client in federation.clients.values() if client not in those]
-    before = [client.said.count("round 2: trained") for client in others]
+    before = [client.printed.count("round 2: trained") for client in others]
 
     def strike() -> None:
         """They have the message and do nothing about it; when all others have answered, they die, and come back."""
@@ -200,7 +200,7 @@ def test_clients_that_are_killed_in_mid_round(
 def test_a_server_that_is_killed_in_mid_round(federation: Running, tmp_path: Path) -> None:
     alone = simulated("ditto", *ROUNDS)
     client, still = federation.clients["client-001"], federation.clients["client-002"]
-    done = client.said.count("round 2: training")
+    done = client.printed.count("round 2: training")
 
     def strike() -> None:
         client.wait_for("round 2: training", done + 1)
@@ -259,9 +259,9 @@ def test_the_command_line_of_a_federation(federation: Running, tmp_path: Path) -
     place, home = federation.place.path, federation.home("client-001")
 
     def torso_(*words: object) -> str:
-        said = runner.invoke(app, ["federation", *map(str, words)])
-        assert said.exit_code == 0, said.output
-        return said.stdout
+        result = runner.invoke(app, ["federation", *map(str, words)])
+        assert result.exit_code == 0, result.output
+        return result.stdout
 
     rows = json.loads(torso_("status", place, "--json"))
     assert [(row["name"], row["state"], row["classes"]) for row in rows] == [
@@ -276,8 +276,8 @@ def test_the_command_line_of_a_federation(federation: Running, tmp_path: Path) -
     assert models[-1]["method"] == "fedbabu"
     assert models[-1]["classes"] == [str(number) for number in range(10)]
     for folder, name in ((home, "client-001"), (out, "generic")):
-        said = runner.invoke(app, ["export", str(folder), "--out", str(tmp_path / name)])
-        assert said.exit_code == 0, said.output
+        result = runner.invoke(app, ["export", str(folder), "--out", str(tmp_path / name)])
+        assert result.exit_code == 0, result.output
         net = torso.load_model(tmp_path / name / f"{name}.safetensors")
         assert net.card is not None
         assert "0, 1, 2" in (tmp_path / name / "README.md").read_text()

@@ -164,7 +164,7 @@ def test_ports_that_are_none(tmp_path: Path, port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ('format = 1\nserver = "x:1"\ninsecure = false\nport = 3\n', r"federation\.toml': port is not a key"),
         ('format = 1\nserver = "x:1"\ninsecure = "no"\n', r"insecure = 'no' is not accepted"),
@@ -174,10 +174,10 @@ def test_ports_that_are_none(tmp_path: Path, port: int) -> None:
         ("format = = 1", r"federation\.toml' cannot be read as TOML"),
     ],
 )
-def test_wrong_settings_are_named(place: ServerPlace, text: str, said: str) -> None:
+def test_wrong_settings_are_named(place: ServerPlace, text: str, reason: str) -> None:
     (place.path / "client" / "federation.toml").write_text(text)
     for opening in (ClientPlace.open, ServerPlace.open):
-        with pytest.raises(RequestError, match=said):
+        with pytest.raises(RequestError, match=reason):
             opening(place.path)
 
 
@@ -217,8 +217,8 @@ def test_fingerprint_is_that_of_ssh_keygen(place: ServerPlace) -> None:
     public = make_key(ClientPlace.open(place.path), "a")
     if shutil.which("ssh-keygen") is None:
         pytest.skip("ssh-keygen is not installed")
-    said = subprocess.run(["ssh-keygen", "-lf", str(public)], capture_output=True, text=True, check=True).stdout
-    assert fingerprint(public_key(public)) in said.split()
+    shown = subprocess.run(["ssh-keygen", "-lf", str(public)], capture_output=True, text=True, check=True).stdout
+    assert fingerprint(public_key(public)) in shown.split()
 
 
 @pytest.mark.parametrize("name", ["", ".a", "..", "a/b", "a b", "x" * 65, "ä", "a\n"])

@@ -33,8 +33,8 @@ def wire(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 @few
 @given(rng=st.randoms(use_true_random=False), data=st.data())
 def test_a_mutated_letter_or_reply_is_refused_or_used(wire: Recorded, rng: Random, data: st.DataObject) -> None:
-    kind = data.draw(st.sampled_from(sorted(wire.letters)))
-    for message, decode in ((wire.letters[kind], Letter.decode), (wire.replies[kind], Reply.decode)):
+    kind = data.draw(st.sampled_from(sorted(wire.requests)))
+    for message, decode in ((wire.requests[kind], Letter.decode), (wire.replies[kind], Reply.decode)):
         with suppress(RequestError):
             decode(mutated(message, rng)[1])
 

@@ -27,8 +27,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_clients_model_is_calibrated_where_its_samples_are(place: Path, torso: Torso) -> None:
     home = place / "homes" / "client-1"
-    said = torso("export", str(home), "--format", "safetensors,torch-export", "--out", "mine", "--json")
-    assert said.status == 0, said.err
+    done = torso("export", str(home), "--format", "safetensors,torch-export", "--out", "mine", "--json")
+    assert done.status == 0, done.err
     assert sorted(path.name for path in Path("mine").iterdir()) == [
         *("README.md", "client-1.pt2", "client-1.safetensors"),
     ]
@@ -39,7 +39,7 @@ def test_a_clients_model_is_calibrated_where_its_samples_are(place: Path, torso:
     x = net.prepare(data.test.samples)
     assert torch.equal(net(x), wanted(x))
     right = 100 * (net(x).argmax(dim=1).numpy() == data.test.labels).mean()
-    (told,) = json.loads(said.out)["calibrated"]
+    (told,) = json.loads(done.out)["calibrated"]
     assert (told["model"], told["samples"]) == ("client-1", len(data.train))
     assert told["after"] == pytest.approx(right)
     assert told["before"] == json.loads(kept.with_suffix(".json").read_text("utf-8"))["accuracy"]["after"]
@@ -50,9 +50,9 @@ def test_a_clients_model_is_calibrated_where_its_samples_are(place: Path, torso:
 
 
 def test_the_server_says_that_it_has_no_samples(place: Path, torso: Torso) -> None:
-    said = torso("export", str(place / "run"), "--out", "generic")
-    assert said.status == 0, said.err
-    assert "the server has no samples to calibrate it on" in said.out
+    done = torso("export", str(place / "run"), "--out", "generic")
+    assert done.status == 0, done.err
+    assert "the server has no samples to calibrate it on" in done.out
     net = library.load_model("generic/generic.safetensors")
     assert net.card is not None
     assert net.card.batch_statistics

@@ -52,8 +52,10 @@ def test_noise_and_samples_come_from_a_secret_that_resume_repeats(
 
 
 def test_a_client_is_told_who_sees_what() -> None:
-    said = what_leaves(simulate(config()), 0, "clinic-1")
-    assert "What others see of it: sums over clients, clipped and with noise (privacy.noise = 0.4). The server" in said
+    printed = what_leaves(simulate(config()), 0, "clinic-1")
+    assert (
+        "What others see of it: sums over clients, clipped and with noise (privacy.noise = 0.4). The server" in printed
+    )
     assert "What others see" not in what_leaves(simulate(tiny("fedper")), 0, "clinic-1")
 
 

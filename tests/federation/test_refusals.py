@@ -42,8 +42,8 @@ def config_of(method: str = "fedavg", *sets: str) -> Config:
     return tiny(method, *SETS, "run.engine=one-by-one", *sets)
 
 
-def extra(folder: Path, data: SiteData, said: list[str], name: str = "other") -> Home:
-    return Home(name, data, folder / name, CPU, said.append)
+def extra(folder: Path, data: SiteData, printed: list[str], name: str = "other") -> Home:
+    return Home(name, data, folder / name, CPU, printed.append)
 
 
 def other_shape(data: SiteData) -> SiteData:
@@ -87,30 +87,30 @@ def test_who_does_not_fit_is_refused_and_the_run_goes_on(
 
 
 def test_an_older_torso_is_refused(tmp_path: Path) -> None:
-    config, said = config_of(), list[str]()
+    config, printed = config_of(), list[str]()
     wire = Wire(homes_of(config, tmp_path / "homes"))
-    old = OldHome("other", site_data(simulate(config), 0), tmp_path / "homes" / "other", CPU, said.append)
+    old = OldHome("other", site_data(simulate(config), 0), tmp_path / "homes" / "other", CPU, printed.append)
     wire.homes["other"] = old
-    run_federation(config, wire, tmp_path / "real", say=said.append)
-    assert any("other is refused: it has Torso 0.0.1, the server" in text for text in said)
+    run_federation(config, wire, tmp_path / "real", say=printed.append)
+    assert any("other is refused: it has Torso 0.0.1, the server" in text for text in printed)
 
 
 def test_another_clients_name_is_refused(tmp_path: Path) -> None:
-    config, said = config_of(), list[str]()
+    config, printed = config_of(), list[str]()
     wire = Wire(homes_of(config, tmp_path / "homes"))
-    wire.homes["other"] = extra(tmp_path / "homes", site_data(simulate(config), 0), said, name="client-2")
-    run_federation(config, wire, tmp_path / "real", say=said.append)
-    assert "other is refused: it calls itself 'client-2', and its key was admitted as 'other'" in said
+    wire.homes["other"] = extra(tmp_path / "homes", site_data(simulate(config), 0), printed, name="client-2")
+    run_federation(config, wire, tmp_path / "real", say=printed.append)
+    assert "other is refused: it calls itself 'client-2', and its key was admitted as 'other'" in printed
 
 
 def test_one_sample_is_served(tmp_path: Path) -> None:
-    config, said = config_of("fedper", "train.batch_size=10"), list[str]()
+    config, printed = config_of("fedper", "train.batch_size=10"), list[str]()
     wire = Wire(homes_of(config, tmp_path / "homes"))
-    wire.homes["other"] = extra(tmp_path / "homes", one_sample(site_data(simulate(config), 0)), said)
-    found = run_federation(config, wire, tmp_path / "real", say=said.append)
+    wire.homes["other"] = extra(tmp_path / "homes", one_sample(site_data(simulate(config), 0)), printed)
+    found = run_federation(config, wire, tmp_path / "real", say=printed.append)
     assert found.ok
     assert len(found.names) == 5
-    assert any("your model is" in text for text in said)
+    assert any("your model is" in text for text in printed)
 
 
 def wrong_shape(reply: Reply) -> Reply:
@@ -157,14 +157,14 @@ def test_a_reply_that_does_not_fit_is_not_used(
 
     class Notes(Listener):
         def note(self, text: str) -> None:
-            said.append(text)
+            printed.append(text)
 
-    config, said = config_of("fedavg", "run.flower.clients=4"), list[str]()
+    config, printed = config_of("fedavg", "run.flower.clients=4"), list[str]()
     wire = Wire(homes_of(config, tmp_path / "homes"))
     wire.homes["client-1"] = Odd("client-1", site_data(simulate(config), 1), tmp_path / "homes" / "client-1", CPU)
-    found = run_federation(config, wire, tmp_path / "real", say=said.append, listener=Notes())
+    found = run_federation(config, wire, tmp_path / "real", say=printed.append, listener=Notes())
     assert found.ok
-    assert any("client-1" in text and reason in text for text in said), said
+    assert any("client-1" in text and reason in text for text in printed), printed
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"\xff" * 100, Letter(Question(kind="told", run="0" * 32)).encode()])
@@ -190,16 +190,16 @@ def test_what_cannot_be_run_over_a_federation_is_refused_by_key(method: str, set
 
 
 def test_measures_that_would_take_more_than_clients_give_are_left_out(tmp_path: Path) -> None:
-    config, said = config_of("fedper", 'measure.names=["initial","generic","generic_as_personal"]'), list[str]()
+    config, printed = config_of("fedper", 'measure.names=["initial","generic","generic_as_personal"]'), list[str]()
     found = run_federation(
         config.but("run.flower.clients=4"),
         Wire(homes_of(config, tmp_path / "homes")),
         tmp_path / "real",
-        say=said.append,
+        say=printed.append,
     )
     assert list(found.accuracy) == ["initial"]
-    assert "generic is not measured: fedper keeps parts of the model at its clients, and they stay there" in said
-    assert "generic_as_personal is not measured: it would take the class counts of clients" in said
+    assert "generic is not measured: fedper keeps parts of the model at its clients, and they stay there" in printed
+    assert "generic_as_personal is not measured: it would take the class counts of clients" in printed
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedbabu", "scaffold", "mtl", "ditto"])

@@ -48,7 +48,7 @@ class Heard:
     out: Path
     result: torso.Result
     replies: list[tuple[Question, Reply]]
-    said: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
 
 
 class Listening(Wire):
@@ -76,10 +76,10 @@ class Notes(torso.runs.events.Listener):
 def secured(method: str, folder: Path, *sets: str) -> Heard:
     config = tiny(method, *SETS, *sets)
     wire = Listening(homes_of(config, folder / "homes"))
-    said: list[str] = []
-    wire.homes["client-1"].say = said.append
+    printed: list[str] = []
+    wire.homes["client-1"].say = printed.append
     result = run_federation(config.but(SECURE), wire, folder / "run", say=lambda _: None)
-    return Heard(folder / "run", result, wire.replies, said)
+    return Heard(folder / "run", result, wire.replies, printed)
 
 
 def assert_close(found: Tensors, wanted: Tensors, atol: float) -> None:
@@ -127,7 +127,7 @@ def test_nothing_of_a_single_client_is_in_the_open(babu: tuple[Path, Heard]) -> 
 
 
 def test_what_leaves_is_told(babu: tuple[Path, Heard]) -> None:
-    (told,) = (text for text in babu[1].said if "What this machine sends" in text)
+    (told,) = (text for text in babu[1].printed if "What this machine sends" in text)
     assert "its mean loss, all masked: the server can open the sum over the participants, and no part of it" in told
     assert "its number of training samples (" not in told
 
@@ -144,7 +144,7 @@ def test_fedncm_has_the_sums_and_nobodys_class_counts(tmp_path: Path) -> None:
     sums = [reply for question, reply in heard.replies if question.kind == "sums"]
     assert len(sums) == 4
     assert {(reply.said.kind, *reply.tensors) for reply in sums} == {("masked", "vector")}
-    (told,) = (text for text in heard.said if "What this machine sends" in text)
+    (told,) = (text for text in heard.printed if "What this machine sends" in text)
     assert "class sums, masked: the server can open the sum over all clients" in told
 
 
@@ -249,13 +249,13 @@ def test_a_client_does_not_answer_in_the_open(tmp_path: Path) -> None:
 
 
 def test_a_client_that_wants_sums_only_takes_no_part_in_other_runs(tmp_path: Path) -> None:
-    config, said = tiny("fedbabu", *SETS), list[str]()
+    config, printed = tiny("fedbabu", *SETS), list[str]()
     wire = Wire(homes_of(config, tmp_path / "homes"))
     wire.homes["client-1"].sums_only = True
-    assert run_federation(config, wire, tmp_path / "real", say=said.append).ok
+    assert run_federation(config, wire, tmp_path / "real", say=printed.append).ok
     assert any(
-        "client-1 is refused: this client takes part in secure sums only (--sums-only)" in line for line in said
-    ), said
+        "client-1 is refused: this client takes part in secure sums only (--sums-only)" in line for line in printed
+    ), printed
     assert not any(name == "client-1" and question.kind == "told" for name, question in wire.asked)
 
 

@@ -84,7 +84,7 @@ def test_sums_and_means_are_those_in_the_open(method: str, monkeypatch: pytest.M
     assert_within(masked[0], plain[0], simulate(config), config.but(SECURE))
     in_round = [reply for question, reply in heard.replies if question.sealing is not None]
     assert all(reply.said.numbers is None and reply.tensors.keys() <= {"vector"} for reply in in_round)
-    (told,) = (text for text in heard.said if "What this machine sends" in text)
+    (told,) = (text for text in heard.printed if "What this machine sends" in text)
     assert "all masked: the server can open the sum over the participants, and no part of it" in told
     assert "which tell of its classes" not in told
 
@@ -114,10 +114,10 @@ def test_clients_may_leave_at_each_stage(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert_within(secure, wanted, job, config.but(SECURE))
 
 
-def say(contents: RoundContents, client: int, samples: int, said: Tensors, change: float = 0.0) -> object:
+def say(contents: RoundContents, client: int, samples: int, statistics: Tensors, change: float = 0.0) -> object:
     model = contents.told.model
     tensors = {f"model/{n}": model[n] + change for n in contents.averaged}
-    return message(client, samples, 0.0, {**tensors, **{f"said/{n}": t for n, t in said.items()}})
+    return message(client, samples, 0.0, {**tensors, **{f"said/{n}": t for n, t in statistics.items()}})
 
 
 def test_means_by_hand() -> None:

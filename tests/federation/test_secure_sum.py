@@ -69,7 +69,7 @@ def test_what_is_out_of_range_is_cut_and_counted() -> None:
 
 
 def test_a_sum_that_clients_cannot_give_is_refused() -> None:
-    with pytest.raises(RequestError, match="somebody has not kept to the protocol"):
+    with pytest.raises(RequestError, match="a client has not kept to the protocol"):
         NUMBERS.decode(np.array([513, 0, 0, 0], dtype=np.uint32), clients=2)
 
 

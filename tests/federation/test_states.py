@@ -48,7 +48,7 @@ def fewer(data: SiteData) -> SiteData:
     ],
 )
 def test_a_client_that_comes_back_with_other_data_is_refused(change: Any, reason: str, tmp_path: Path) -> None:
-    config, said = config_of("fedper"), list[str]()
+    config, printed = config_of("fedper"), list[str]()
     wire = Wire(homes_of(config, tmp_path / "homes"))
     before = wire.homes["client-1"]
 
@@ -58,9 +58,9 @@ def test_a_client_that_comes_back_with_other_data_is_refused(change: Any, reason
             if round.round == 2:
                 wire.homes["client-1"] = Home("client-1", change(before.data), before.folder, CPU, say=lambda _: None)
 
-    found = run_federation(config, wire, tmp_path / "real", say=said.append, listener=Swap())
+    found = run_federation(config, wire, tmp_path / "real", say=printed.append, listener=Swap())
     assert found.ok
-    assert any(text.startswith("client-1 is refused: ") and reason in text for text in said), said
+    assert any(text.startswith("client-1 is refused: ") and reason in text for text in printed), printed
     rounds = [json.loads(line) for line in (tmp_path / "real" / "history.jsonl").read_text().splitlines()]
     assert [1 in line["participants"] for line in rounds] == [True, False, False, False]
     assert found.accuracy["initial"].clients[1] is None
@@ -89,7 +89,7 @@ def test_a_client_holds_the_samples_of_one_run_at_a_time(tmp_path: Path) -> None
     homes = homes_of(config, tmp_path / "homes")
     for number in range(3):
         federated(config, Wire(homes), tmp_path / f"real-{number}")
-    assert all(not home._seats for home in homes.values())
+    assert all(not home._runs for home in homes.values())
 
 
 def test_resume_after_resume(tmp_path: Path) -> None:
@@ -229,13 +229,16 @@ def test_measures_of_clients_on_the_servers_test_set_are_left_out(tmp_path: Path
     """Clients do not have it: they would all refuse such terms."""
     from torso.federation.agreement import server_federation
 
-    config, said = config_of("fedavg", "train.rounds=1", 'measure.names=["initial","generic","personal"]'), list[str]()
+    config, printed = (
+        config_of("fedavg", "train.rounds=1", 'measure.names=["initial","generic","personal"]'),
+        list[str](),
+    )
     wire = Wire(homes_of(config, tmp_path / "homes"))
     whole = site_data(simulate(config), 0)
     test = lambda agreement: server_federation(whole, agreement, CPU)  # noqa: E731
-    found = run_federation(config, wire, tmp_path / "real", say=said.append, server_data=test)
+    found = run_federation(config, wire, tmp_path / "real", say=printed.append, server_data=test)
     assert set(found.accuracy) == {"initial", "generic"}
-    assert "personal is not measured: it is taken of clients, on a test set that they do not have" in said
+    assert "personal is not measured: it is taken of clients, on a test set that they do not have" in printed
 
 
 def test_weights_that_only_the_server_has(tmp_path: Path) -> None:

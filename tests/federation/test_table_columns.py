@@ -97,7 +97,7 @@ def test_a_client_that_comes_later_and_a_server_that_tests_have_the_columns_of_t
     late = read_site(write(tmp_path / "east", (4, 3, 2, 1), row, row), DataConfig(csv=HOW), "east")
     found = joined_later(agreement, late.description("east"), late.moments)
     assert isinstance(found, Agreement)
-    assert found.remarks[-1] == "east came later, and the model knows nothing of its 'city=Kyiv'"
+    assert found.remarks[-1] == "east joined later, and the model does not know its 'city=Kyiv'"
     assert site_federation(late, found, 2, CPU).train.samples.tolist() == [[33, 1, 0, 0, 0, 0], [34, 0, 1, 0, 0, 1]]
     test = read_test(tmp_path / "east" / "test.csv", DataConfig(csv=HOW))
     rows = server_federation(test, agreement, CPU).test.samples.tolist()

@@ -44,10 +44,10 @@ def config_of(method: str = "fedavg", *sets: str) -> Config:
 
 class Notes(Listener):
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.printed: list[str] = []
 
     def note(self, text: str) -> None:
-        self.said.append(text)
+        self.printed.append(text)
 
 
 class Recorded(Wire):
@@ -55,12 +55,12 @@ class Recorded(Wire):
 
     def __init__(self, homes: Mapping[str, Home]) -> None:
         super().__init__(homes)
-        self.letters: dict[tuple[str, str], Letter] = {}
+        self.requests: dict[tuple[str, str], Letter] = {}
 
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Any:
         for node, data in messages.items():
             letter = Letter.decode(data)
-            self.letters[self.there()[node], letter.question.kind] = letter
+            self.requests[self.there()[node], letter.question.kind] = letter
         return super().exchange(messages, seconds)
 
 
@@ -81,28 +81,28 @@ def asked(home: Home, letter: Letter, **changes: Any) -> Said:
 
 def test_class_sums_stay_where_the_method_needs_none(tmp_path: Path) -> None:
     wire = played("fedavg", tmp_path)
-    pooled = wire.letters["client-1", "pooled"]
-    said = asked(wire.homes["client-1"], pooled, kind="sums")
-    assert (said.kind, said.reason) == ("failed", "fedavg asks for no class sums: they stay here")
+    pooled = wire.requests["client-1", "pooled"]
+    header = asked(wire.homes["client-1"], pooled, kind="sums")
+    assert (header.kind, header.reason) == ("failed", "fedavg asks for no class sums: they stay here")
 
 
 @pytest.mark.parametrize("name", ["id_before", "generic_as_personal", "local_only", "nonsense"])
 def test_a_client_measures_what_it_was_told_that_it_would(name: str, tmp_path: Path) -> None:
     wire = played("fedavg", tmp_path, 'measure.names=["initial"]')
-    said = asked(wire.homes["client-1"], wire.letters["client-1", "exam"], names=(name,))
-    assert (said.kind, said.reason) == ("failed", f"{name!r} is no measure of this run. Accepted: initial")
-    said = asked(wire.homes["client-1"], wire.letters["client-1", "exam"], kind="pooled", names=())
-    assert "'generic' is no measure of this run" in said.reason
+    header = asked(wire.homes["client-1"], wire.requests["client-1", "exam"], names=(name,))
+    assert (header.kind, header.reason) == ("failed", f"{name!r} is no measure of this run. Accepted: initial")
+    header = asked(wire.homes["client-1"], wire.requests["client-1", "exam"], kind="pooled", names=())
+    assert "'generic' is no measure of this run" in header.reason
 
 
 def test_measures_on_the_way_are_told_too(tmp_path: Path) -> None:
-    said: list[str] = []
+    printed: list[str] = []
     config = config_of("fedbabu", "measure.every=1", 'measure.names=["personalized"]', 'measure.during=["initial"]')
     homes = homes_of(config, tmp_path / "homes")
-    homes["client-1"].say = said.append
+    homes["client-1"].say = printed.append
     found = run_federation(config, Wire(homes), tmp_path / "real", say=lambda _: None)
     assert list(found.accuracy) == ["personalized"]
-    assert "its accuracies (personalized, initial)" in said[0]
+    assert "its accuracies (personalized, initial)" in printed[0]
 
 
 def test_who_came_later_sends_nothing_more_whoever_asks(tmp_path: Path) -> None:
@@ -116,32 +116,32 @@ def test_who_came_later_sends_nothing_more_whoever_asks(tmp_path: Path) -> None:
 
     run_federation(config, wire, tmp_path / "real", say=lambda _: None, listener=Come())
     for kind in ("told", "exam", "pooled"):
-        said = asked(late, wire.letters["client-1", kind])
-        assert (said.kind, said.reason) == (
+        header = asked(late, wire.requests["client-1", kind])
+        assert (header.kind, header.reason) == (
             "failed",
-            f"it came later and takes no part: a letter {kind!r} is not for it",
+            f"it joined later and does not train: a request {kind!r} is not for it",
         )
 
 
 def test_other_terms_of_a_run_are_told_again(tmp_path: Path) -> None:
     """A server could otherwise ask for class sums that nobody at the client has read of."""
-    wire, said = played("fedavg", tmp_path), list[str]()
-    terms, home = wire.letters["client-1", "agree"], wire.homes["client-1"]
-    home.say = said.append
+    wire, printed = played("fedavg", tmp_path), list[str]()
+    terms, home = wire.requests["client-1", "agree"], wire.homes["client-1"]
+    home.say = printed.append
     assert asked(home, terms).kind == "agreed"
-    assert said == []
+    assert printed == []
     config = config_of("fedncm").but("run.engine=flower").as_toml()
     assert asked(home, terms, config=config).kind == "agreed"
-    assert "which tell how many samples of each class it has" in said[0]
+    assert "which tell how many samples of each class it has" in printed[0]
 
 
 def test_another_number_in_the_same_run_is_refused(tmp_path: Path) -> None:
     wire = played("fedper", tmp_path)
-    terms = wire.letters["client-1", "agree"].question
+    terms = wire.requests["client-1", "agree"].question
     tree = json.loads(terms.agreement)
     tree["names"] = ["", "", "client-1", ""]
-    said = asked(wire.homes["client-1"], Letter(terms), client=2, agreement=json.dumps(tree))
-    assert said.reason == "it is client 1 of this run, and is called 2"
+    header = asked(wire.homes["client-1"], Letter(terms), client=2, agreement=json.dumps(tree))
+    assert header.reason == "it is client 1 of this run, and is called 2"
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def odd(config: Config, folder: Path, kind: str, change: Callable[[Reply], Reply
     wire, notes = Wire(homes_of(config, folder / "homes")), Notes()
     plain = wire.homes["client-1"]
     wire.homes["client-1"] = Odd("client-1", plain.data, plain.folder, CPU, say=lambda _: None)
-    return run_federation(config, wire, folder / "real", say=notes.note, listener=notes), notes.said
+    return run_federation(config, wire, folder / "real", say=notes.note, listener=notes), notes.printed
 
 
 def refused(folder: Path) -> list[dict[str, list[int]]]:
@@ -197,9 +197,9 @@ def with_loss(value: float) -> Callable[[Reply], Reply]:
     "change", [with_tensor(math.nan), with_tensor(math.inf), with_loss(math.nan), with_loss(1e300)]
 )
 def test_one_client_that_diverges_does_not_end_the_run(change: Callable[[Reply], Reply], tmp_path: Path) -> None:
-    found, said = odd(config_of("scaffold"), tmp_path, "told", change)
+    found, printed = odd(config_of("scaffold"), tmp_path, "told", change)
     assert found.ok
-    assert said.count("what client-1 sent is not used: its loss or its weights are not finite") == 2
+    assert printed.count("what client-1 sent is not used: its loss or its weights are not finite") == 2
     assert refused(tmp_path) == [{"not finite": [1]}] * 2
 
 
@@ -226,9 +226,9 @@ def test_all_clients_that_diverge_end_it_as_in_a_simulation(tmp_path: Path) -> N
 
 def test_class_sums_of_no_samples_are_not_used(tmp_path: Path) -> None:
     for number, value in enumerate((math.nan, -1.0, 1e6)):
-        found, said = odd(config_of("fedncm"), tmp_path / str(number), "sums", with_tensor(value))
+        found, printed = odd(config_of("fedncm"), tmp_path / str(number), "sums", with_tensor(value))
         assert found.ok
-        assert any("what client-1 sent is not used: its class sums are not those of" in text for text in said)
+        assert any("what client-1 sent is not used: its class sums are not those of" in text for text in printed)
 
 
 def with_values(**values: tuple[float, ...]) -> Callable[[Reply], Reply]:
@@ -255,8 +255,8 @@ def with_values(**values: tuple[float, ...]) -> Callable[[Reply], Reply]:
     ],
 )
 def test_accuracies_that_are_none_are_not_used(kind: str, values: dict[str, Any], tmp_path: Path) -> None:
-    found, said = odd(config_of("fedavg"), tmp_path, kind, with_values(**values))
-    assert any("what client-1 sent is not used" in text for text in said), said
+    found, printed = odd(config_of("fedavg"), tmp_path, kind, with_values(**values))
+    assert any("what client-1 sent is not used" in text for text in printed), printed
     accuracy = found.accuracy["initial"].clients
     assert len(accuracy) == 4
     assert (accuracy[1] is None) == (kind == "exam")
@@ -266,7 +266,7 @@ def test_accuracies_that_are_none_are_not_used(kind: str, values: dict[str, Any]
 def test_words_of_a_client_are_fit_for_a_terminal(tmp_path: Path) -> None:
     """No escape sequences, and not megabytes: in a reason, or in the name of a tensor."""
     rude = "\x1b[2J\x07 rude\n" + "x" * 10**6
-    _, said = odd(config_of(), tmp_path / "a", "told", lambda _: Reply(Said(kind="failed", reason=rude)))
+    _, printed = odd(config_of(), tmp_path / "a", "told", lambda _: Reply(Said(kind="failed", reason=rude)))
     _, more = odd(config_of(), tmp_path / "b", "told", lambda _: Reply(Said(kind="sent"), {rude: torch.zeros(1)}))
 
     def one_more(reply: Reply) -> Reply:
@@ -275,10 +275,10 @@ def test_words_of_a_client_are_fit_for_a_terminal(tmp_path: Path) -> None:
     _, most = odd(config_of(), tmp_path / "c", "told", one_more)
     assert refused(tmp_path / "b") == [{"wrong numbers": [1]}] * 2
     assert refused(tmp_path / "c") == [{"wrong form": [1]}] * 2
-    for text in (*said, *more, *most):
+    for text in (*printed, *more, *most):
         assert text.isprintable()
         assert len(text) < 2200
-    assert any("[2J rude xxx" in text for text in said)
+    assert any("[2J rude xxx" in text for text in printed)
     assert printable(rude).startswith("[2J rude xxx")
 
 
@@ -286,12 +286,12 @@ def test_words_of_a_client_are_fit_for_a_terminal(tmp_path: Path) -> None:
 
 
 def test_no_path_and_no_sample_is_in_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wire, said = played("fedper", tmp_path), list[str]()
-    home, letter = wire.homes["client-1"], wire.letters["client-1", "told"]
-    home.say = said.append
+    wire, printed = played("fedper", tmp_path), list[str]()
+    home, letter = wire.homes["client-1"], wire.requests["client-1", "told"]
+    home.say = printed.append
     reason = asked(home, letter, since=77).reason
     assert "what this client held after round 77 is not in '…/runs/" in reason
-    assert str(tmp_path) in said[-1]
+    assert str(tmp_path) in printed[-1]
     assert str(tmp_path) not in reason
 
     def broken(*_: Any) -> None:
@@ -300,7 +300,7 @@ def test_no_path_and_no_sample_is_in_a_reason(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Versions, "save", broken)
     reason = asked(home, letter, since=0, back=()).reason
     assert reason.startswith("it failed with ValueError (test_validation.py, line ")
-    assert "patient 7" in said[-1]
+    assert "patient 7" in printed[-1]
 
 
 def test_a_reason_of_a_plugin_is_not_handed_on() -> None:

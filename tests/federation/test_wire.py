@@ -57,7 +57,7 @@ class Running:
     """A server with clients, and the lines that its operator has seen."""
 
     place: ServerPlace
-    said: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
     joined: dict[str, Joined] = field(default_factory=dict)
 
     @property
@@ -68,14 +68,14 @@ class Running:
         admit(self.place, make_key(self.client, name), name)
 
     def told(self, text: str) -> None:
-        until(lambda: any(text in line for line in self.said), f"{text!r} in {self.said}")
+        until(lambda: any(text in line for line in self.printed), f"{text!r} in {self.printed}")
 
 
 @pytest.fixture(scope="module")
 def running(forks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     place = init(tmp_path_factory.mktemp("wire") / "fed", "127.0.0.1", free_port())
     found = Running(place)
-    with serving(place, found.said.append), ExitStack() as clients:
+    with serving(place, found.printed.append), ExitStack() as clients:
         for name in NAMES:
             found.admit(name)
             found.joined[name] = clients.enter_context(joined(found.client, name))
@@ -400,7 +400,7 @@ def test_only_the_operator_commands(running: Running) -> None:
 
 def through_gate(path: str, peer: str, **headers: str) -> tuple[int, list[str], list[str]]:
     """Status, lines for the operator, and what reached Flower."""
-    said: list[str] = []
+    printed: list[str] = []
     reached: list[str] = []
     sent: list[dict[str, Any]] = []
 
@@ -417,34 +417,34 @@ def through_gate(path: str, peer: str, **headers: str) -> tuple[int, list[str], 
     async def send(event: Any) -> None:
         sent.append(event)
 
-    gate = Gate(flower, "secret", lambda headers: Standing("unsigned", "no signature"), said.append)
+    gate = Gate(flower, "secret", lambda headers: Standing("unsigned", "no signature"), printed.append)
     given = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "path": path, "client": (peer, 1), "headers": given}
     asyncio.run(gate(scope, receive, send))
-    return sent[0]["status"], said, reached
+    return sent[0]["status"], printed, reached
 
 
 @pytest.mark.parametrize("peer", ["192.0.2.9", "10.0.0.1", "2001:db8::1", "::ffff:192.0.2.9", "testclient", ""])
 def test_nobody_commands_from_elsewhere_even_with_the_secret(peer: str) -> None:
     token = {SECRET_HEADER: operator_token("secret"), "x-forwarded-for": "127.0.0.1", "forwarded": "for=127.0.0.1"}
     for path in ("/v1/control/start-run", "/v1/runtime/acquire-task", TRAFFIC, "/v1/Fleet/x", "/v1/fleet"):
-        status, said, reached = through_gate(path, peer, **token)
+        status, printed, reached = through_gate(path, peer, **token)
         assert (status, reached) == (403, [])
-        assert said == [f"refused: {peer}, {path}: only the server's own machine may command it"]
+        assert printed == [f"refused: {peer}, {path}: only the server's own machine may command it"]
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.0.0.2", "::1", "::ffff:127.0.0.1"])
 def test_the_operator_commands_from_here(peer: str) -> None:
-    status, said, reached = through_gate("/v1/control/start-run", peer, **{SECRET_HEADER: operator_token("secret")})
-    assert (status, said, reached) == (200, [], ["/v1/control/start-run"])
+    status, printed, reached = through_gate("/v1/control/start-run", peer, **{SECRET_HEADER: operator_token("secret")})
+    assert (status, printed, reached) == (200, [], ["/v1/control/start-run"])
 
 
 def test_the_fleet_is_open_to_all_but_not_to_any_size() -> None:
     assert through_gate(f"{FLEET}pull-messages", "192.0.2.9")[0] == 200
     for length in (str(LARGEST + 1), "-1", "many"):
-        status, said, reached = through_gate(f"{FLEET}push-object", "192.0.2.9", **{"content-length": length})
+        status, printed, reached = through_gate(f"{FLEET}push-object", "192.0.2.9", **{"content-length": length})
         assert (status, reached) == (413, [])
-        assert "more than" in said[0]
+        assert "more than" in printed[0]
 
 
 def test_a_run_that_was_left_over_is_not_taken_for_ours(running: Running) -> None:
@@ -494,11 +494,11 @@ def test_no_message_is_written_to_the_servers_disk(running: Running, link: Flowe
 
 def test_a_server_that_is_killed_and_comes_back(tmp_path: Path) -> None:
     found = Running(init(tmp_path / "fed", "127.0.0.1", free_port()))
-    said: list[str] = []
+    printed: list[str] = []
     with ExitStack() as stack:
-        with serving(found.place, found.said.append) as server:
+        with serving(found.place, found.printed.append) as server:
             found.admit("a")
-            stack.enter_context(joined(found.client, "a", said))
+            stack.enter_context(joined(found.client, "a", printed))
             with FlowerServerLink(found.place) as link:
                 before = numbers(link)
                 assert ask(link, "a", b"abc") == b"cba"
@@ -507,7 +507,7 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path: Path) -> None:
                 link._client._retry_invoker.max_time = 1
                 with pytest.raises(PlaceLost, match=r"is gone .*torso federation serve"):
                     link.there()
-        with serving(found.place, found.said.append), FlowerServerLink(found.place) as link:
+        with serving(found.place, found.printed.append), FlowerServerLink(found.place) as link:
             until(lambda: numbers(link) == before, "the client, with the number that it had")
             # known is not connected: until it has noticed that the server was away, its old connection is gone
             until(lambda: ask(link, "a", b"abc") == b"cba", "its answer")
@@ -554,8 +554,8 @@ def test_a_file_of_keys_that_is_broken(tmp_path: Path) -> None:
 
 def test_insecure_is_said_in_red_and_works(tmp_path: Path) -> None:
     found = Running(init(tmp_path / "fed", "127.0.0.1", free_port(), insecure=True))
-    with serving(found.place, found.said.append):
-        assert "[bold red]INSECURE: no TLS, no authentication" in found.said[0]
+    with serving(found.place, found.printed.append):
+        assert "[bold red]INSECURE: no TLS, no authentication" in found.printed[0]
         with joined(found.client, "a"), FlowerServerLink(found.place) as link:
             until(link.there, "the client")
             ((node, name),) = link.there().items()

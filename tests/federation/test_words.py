@@ -24,7 +24,7 @@ SETS = ("data.clients=5", "run.flower.clients=5", "train.fraction=1.0", "train.r
 class Listening(Home):
     """Keeps what it says to the person at its machine, and what it sends."""
 
-    said: list[str]
+    printed: list[str]
     sent: dict[str, Reply]
 
     def answer(self, data: bytes) -> bytes:
@@ -37,9 +37,9 @@ def heard(config: Config, folder: Path) -> Listening:
     """One client of a run, when the run is over."""
     homes = homes_of(config, folder / "homes")
     plain = homes["client-1"]
-    said: list[str] = []
-    one = Listening(plain.name, plain.data, plain.folder, plain.device, said.append)
-    one.said, one.sent = said, {}
+    printed: list[str] = []
+    one = Listening(plain.name, plain.data, plain.folder, plain.device, printed.append)
+    one.printed, one.sent = printed, {}
     run_federation(config, Wire({**homes, "client-1": one}), folder / "run", say=lambda _: None)
     return one
 
@@ -57,7 +57,7 @@ def heard(config: Config, folder: Path) -> Listening:
 )
 def test_what_leaves_is_told_once(method: str, sends: str, stays: str, tmp_path: Path) -> None:
     client = heard(tiny(method, *SETS), tmp_path)
-    (told,) = (text for text in client.said if "What this machine sends" in text)
+    (told,) = (text for text in client.printed if "What this machine sends" in text)
     assert sends in told
     assert stays in told
     sizes = [len(client.data.train), len(client.data.test)]
@@ -71,13 +71,13 @@ def test_what_leaves_is_told_once(method: str, sends: str, stays: str, tmp_path:
 
 def test_who_comes_later_is_told_that_it_sends_nothing_more(tmp_path: Path) -> None:
     config = tiny("fedbabu", *SETS)
-    wire, said = Wire(homes_of(config, tmp_path / "homes")), list[str]()
+    wire, printed = Wire(homes_of(config, tmp_path / "homes")), list[str]()
     data = site_data(simulate(config.but("run.seed=7")), 2)
 
     class Come(Listener):
         def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
-            wire.homes["late"] = Home("late", data, tmp_path / "homes" / "late", CPU, said.append)
+            wire.homes["late"] = Home("late", data, tmp_path / "homes" / "late", CPU, printed.append)
 
     run_federation(config, wire, tmp_path / "run", say=lambda _: None, listener=Come())
-    assert said[0].startswith("late comes to a run of fedbabu that has begun: it gets a model at the end.")
-    assert "- nothing more\nWhat stays here: samples, labels, class counts, its personal model." in said[0]
+    assert printed[0].startswith("late comes to a run of fedbabu that has begun: it gets a model at the end.")
+    assert "- nothing more\nWhat stays here: samples, labels, class counts, its personal model." in printed[0]

@@ -65,8 +65,8 @@ class Joined(threading.Thread):
 
 
 @contextmanager
-def joined(place: ClientPlace, name: str, said: list[str] | None = None) -> Iterator[Joined]:
-    with FlowerClientLink(place, name, (said if said is not None else []).append) as link:
+def joined(place: ClientPlace, name: str, printed: list[str] | None = None) -> Iterator[Joined]:
+    with FlowerClientLink(place, name, (printed if printed is not None else []).append) as link:
         client = Joined(link)
         client.start()
         yield client

@@ -1,1 +1,1 @@
-"""An audit of differential privacy: canaries in many runs, and what their traces prove about ε."""
+"""An empirical audit of differential privacy: runs with canaries, and the bounds on ε that their scores prove."""

@@ -1,8 +1,8 @@
-"""Canaries: clients whose updates the auditor has chosen, each of which is in the training or not.
+"""Canaries: clients whose uploads the auditor chooses. Each canary is present in the training or absent.
 
-A canary that is in always sends the same random direction, long enough to be clipped. One that is out sends no change:
-a sum over the participants that is divided by a fixed number is then what it would be without that client.
-c canaries, * a parameter's shape.
+A present canary always sends the same random direction, long enough to be clipped. An absent canary sends a change of
+zero. Since the sum of a round is divided by a fixed number, it is then the same as without that client.
+Shapes: c canaries, * a parameter's shape.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from torso.learn.stacked import per_client
 from torso.nets import Tensors
 from torso.randomness import key, numpy_generator, random_bits
 
-LONG = 100.0  # times the clip: what else a canary sends, such as running statistics, hardly counts beside it
-_BITS = 62  # of a random number, as many signs
+LONG = 100.0  # length of a canary's upload, times the clip; large, so that running statistics in it hardly matter
+_BITS = 62  # bits of a random number that are used, each as one sign
 
 
 @dataclass(frozen=True, eq=False)
 class Canaries(Attack):
-    """Who they are in one run, whether they are in, and the direction of each [c, *], of length 1."""
+    """The canaries of one run, as an attack that replaces their uploads."""
 
-    clients: tuple[int, ...]
-    present: tuple[bool, ...]
-    directions: Tensors
-    length: float
+    clients: tuple[int, ...]  # [c]
+    present: tuple[bool, ...]  # [c]
+    directions: Tensors  # [c, *], of norm 1 for each canary
+    length: float  # norm of a present canary's upload
 
     @classmethod
     def drawn(cls, seed: int, training: NDArray[np.int64], count: int, like: Tensors, clip: float) -> Canaries:
-        """`like`: the parameters that travel. Each canary is in with probability ½."""
+        """Draw `count` canaries from the training clients; each is present with probability ½.
+
+        `like`: the parameters that are uploaded."""
         rng = numpy_generator(seed, "canaries")
         clients = tuple(np.sort(rng.choice(training, count, replace=False)).tolist())
         present = tuple((rng.integers(2, size=count) == 1).tolist())
@@ -52,13 +54,13 @@ class Canaries(Attack):
         }
 
     def seen_in(self, before: Tensors, after: Tensors) -> Tensor:
-        """How far the model has moved along each canary's direction [c]."""
+        """The change of the model projected on each canary's direction [c]."""
         moved = [(after[name] - before[name]).flatten() @ d.flatten(1).T for name, d in self.directions.items()]
         return torch.stack(moved).sum(dim=0)
 
 
 def directions(seed: int, clients: Sequence[int], like: Mapping[str, Tensor]) -> Tensors:
-    """Random signs, one vector for each client over all these tensors together, of length 1: [c, *]."""
+    """Random directions [c, *]: for each client, entries ±1 over all tensors together, scaled to norm 1."""
     size = math.sqrt(sum(tensor.numel() for tensor in like.values()))
     found: Tensors = {}
     for name, tensor in sorted(like.items()):

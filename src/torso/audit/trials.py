@@ -1,6 +1,6 @@
-"""Runs with canaries: the same data and first weights each time, other noise, other samples of clients, other canaries.
+"""Runs with canaries. All have the same data and initial weights; noise, client sampling and canaries differ.
 
-T rounds, c canaries a run.
+Shapes: T rounds, c canaries per run.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ Sees = Literal["all", "last"]
 
 @dataclass(frozen=True)
 class Trace:
-    """What the auditor sees of the canaries of one run: how far the sum of each round has moved along their directions,
-    [T, c] in units of the clip, so that a canary that takes part adds 1; and which of them were in."""
+    """What the auditor observes of the canaries of one run."""
 
-    seen: Floats
-    present: tuple[bool, ...]
+    seen: Floats  # [T, c]: each round's sum projected on each direction, in units of the clip; a participant adds 1
+    present: tuple[bool, ...]  # [c]
 
 
 @dataclass(frozen=True)
 class Trials:
-    """`canaries`: how many in each run; `job`: of the config that is audited."""
+    """Runs the audited config many times, each time with other canaries."""
 
-    job: Simulation
-    canaries: int
+    job: Simulation  # of the audited config
+    canaries: int  # per run
 
     def __post_init__(self) -> None:
         clients, stage = len(self.job.roster.training), self.job.plan[-1]
@@ -84,34 +83,39 @@ class Trials:
 
     @property
     def pack(self) -> int:
-        """How many runs go side by side: on an accelerator as many as fill a stack."""
-        return max(CLIENTS // max(round(self.privacy.expected), 1), 1) if self.job.device.type == "cuda" else 1
+        """How many runs are computed together: on an accelerator as many as fill a stack of clients, otherwise 1."""
+        if self.job.device.type != "cuda":
+            return 1
+        participants = max(round(self.privacy.expected), 1)
+        return max(CLIENTS // participants, 1)
 
     def traces(
         self, seeds: Sequence[int], told: Callable[[int], None] = lambda done: None, pack: int = 0
     ) -> Iterator[Trace]:
-        """One for each seed; `told` of how many are done."""
+        """The trace of a run for each seed. `told` is called with the number of finished runs.
+
+        `pack`: how many runs are computed together; 0: as many as `self.pack`."""
         pack = pack or self.pack
         for start in range(0, len(seeds), pack):
-            some = seeds[start : start + pack]
-            if len(some) == 1:
-                yield self._alone(some[0])
+            chosen_seeds = seeds[start : start + pack]
+            if len(chosen_seeds) == 1:
+                yield self._run_alone(chosen_seeds[0])
             else:
                 lockstep = Lockstep()
-                ends = lockstep.hold([partial(self._beside, seed, lockstep) for seed in some])
-                for end in ends:
-                    if isinstance(end, Exception):
-                        raise end
-                    yield end
-            told(start + len(some))
+                outcomes = lockstep.hold([partial(self._run_in_lockstep, seed, lockstep) for seed in chosen_seeds])
+                for outcome in outcomes:
+                    if isinstance(outcome, Exception):
+                        raise outcome
+                    yield outcome
+            told(start + len(chosen_seeds))
 
-    def _alone(self, seed: int) -> Trace:
+    def _run_alone(self, seed: int) -> Trace:
         job, chosen = self._with_canaries(seed)
         run = job.config.run
         with engines[run.engine](job.net, job.federation, run) as engine:
             return self._play(job, chosen, engine, seed)
 
-    def _beside(self, seed: int, lockstep: Lockstep) -> Trace:
+    def _run_in_lockstep(self, seed: int, lockstep: Lockstep) -> Trace:
         job, chosen = self._with_canaries(seed)
         run = job.config.run
         with Batched(job.net, job.federation, run.clients_at_once, run.precision, lockstep, run.compile) as engine:
@@ -134,16 +138,20 @@ class Trials:
 
 
 def scores_of(traces: Sequence[Trace], rate: float, noise: float, sees: Sees) -> Scores:
-    """One score for each canary of each run. `all`: the auditor sees the model after every round, and the score is the
-    logarithm of how much likelier the trace is with the canary than without, were there no other clients. `last`: it
-    sees the first model and the last, and the score is how far that has moved."""
+    """One score for each canary of each run.
+
+    `sees` says what the auditor knows. With "all" it is the model after every round, and the score is the log
+    likelihood ratio of the trace, with the canary against without it, as if there were no other clients. With "last" it
+    is the first and the last model, and the score is the total change along the canary's direction.
+
+    `rate`: the probability of a client to take part in a round. `noise`: the noise multiplier."""
 
     def score(seen: Floats) -> Floats:
-        if sees == "last" or rate >= 1:  # where everybody takes part, both order canaries in the same way
+        if sees == "last" or rate >= 1:  # if all clients take part, both scores rank canaries in the same order
             return np.asarray(seen.sum(axis=0))
-        likelier = np.logaddexp(np.log1p(-rate), np.log(rate) + (seen - 0.5) / noise**2)
-        return np.asarray(likelier.sum(axis=0))
+        log_ratio = np.logaddexp(np.log1p(-rate), np.log(rate) + (seen - 0.5) / noise**2)
+        return np.asarray(log_ratio.sum(axis=0))
 
-    every = np.concatenate([score(trace.seen) for trace in traces])
+    scores = np.concatenate([score(trace.seen) for trace in traces])
     present = np.concatenate([np.asarray(trace.present) for trace in traces])
-    return Scores(every[present], every[~present])
+    return Scores(scores[present], scores[~present])

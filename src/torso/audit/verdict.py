@@ -1,4 +1,4 @@
-"""The audit of a config: what it claims, and what canaries in many runs of it prove."""
+"""`torso audit`: compares the privacy that a config claims with the bounds that runs with canaries prove."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from torso.results.result import versions
 from torso.runs.job import simulate
 from torso.server.accountant import Releases, epsilon_of, library
 
-LEAST = 40  # canaries of each kind: with fewer nothing can be shown
-_CELL = 1e-3  # width of the cells of a privacy loss distribution
+LEAST = 40  # canaries of each kind, present and absent; fewer give no useful bound
+_CELL = 1e-3  # discretisation interval of a privacy loss distribution
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a run says of itself: noise multiplier, share of clients in a round, rounds, δ."""
+    """The privacy that a run claims."""
 
-    noise: float
-    rate: float
+    noise: float  # noise multiplier
+    rate: float  # probability of a client to take part in a round
     rounds: int
     delta: float
 
     def epsilon(self, noise: float) -> float:
-        """What the accountant says of this much noise."""
+        """The accountant's ε for this noise multiplier."""
         if not math.isfinite(noise):
             return 0.0
         return epsilon_of([Releases(self.rounds, noise, self.rate)], self.delta)
 
     def profile(self, noise: float) -> Profile:
-        """ε → δ of all rounds with this much noise."""
+        """The privacy profile of all rounds with this noise multiplier."""
         if self.rate >= 1:
             return gaussian_profile(math.sqrt(self.rounds) / noise)
         loss = library().pld.privacy_loss_distribution.from_gaussian_mechanism(
@@ -51,25 +51,26 @@ class Claim:
 
 @dataclass(frozen=True)
 class Audit:
-    """`epsilon`: a lower bound of ε at δ that assumes nothing of the mechanism, but that the canaries of one run, where
-    there are several, have independent scores. `noise_at_most`: an upper bound of the noise multiplier, which assumes
-    Gaussian noise on a Poisson sample, and `epsilon_of_noise` what the accountant says of that much noise. Both bounds
-    hold together with `confidence`."""
+    """The outcome of an audit: two bounds, which hold together with `confidence`.
+
+    `epsilon` is a lower bound of ε at δ. It assumes nothing about the mechanism. If a run has several canaries, it
+    assumes that their scores are independent. `noise_at_most` is an upper bound of the noise multiplier. It assumes
+    Gaussian noise and Poisson sampling."""
 
     claim: Claim
-    claimed: float  # ε
+    claimed: float  # ε of the claim
     epsilon: float
     noise_at_most: float
-    epsilon_of_noise: float
+    epsilon_of_noise: float  # the accountant's ε for `noise_at_most`
     confidence: float
     sees: Sees
     runs: int
-    canaries: int  # of one run
-    setting: Mapping[str, Any] = field(default_factory=dict)  # what was run, and where
+    canaries: int  # per run
+    setting: Mapping[str, Any] = field(default_factory=dict)  # config and machine, for the report
 
     @property
     def refuted(self) -> bool:
-        """Whether the claim cannot hold, with this confidence."""
+        """Whether a bound contradicts the claim."""
         return self.epsilon > self.claimed or self.noise_at_most < self.claim.noise
 
     def as_json(self) -> dict[str, Any]:
@@ -78,10 +79,10 @@ class Audit:
         return found
 
     def lines(self) -> list[str]:
-        """What a person reads."""
-        many = f"{self.runs} runs × {self.canaries} canaries" if self.canaries > 1 else f"{self.runs} runs"
-        alone = ", if canaries of one run do not depend on each other" if self.canaries > 1 else ""
-        shown = "every round's model" if self.sees == "all" else "the first and the last model"
+        """The report of the audit for the terminal."""
+        runs = f"{self.runs} runs × {self.canaries} canaries" if self.canaries > 1 else f"{self.runs} runs"
+        assumption = ", if canaries of one run do not depend on each other" if self.canaries > 1 else ""
+        observed = "every round's model" if self.sees == "all" else "the first and the last model"
         claim = self.claim
         noise = "no bound on the noise: too few canaries for this claim"
         if math.isfinite(self.noise_at_most):
@@ -93,9 +94,9 @@ class Audit:
         return [
             f"claimed   ε ≤ {self.claimed:.3g} at δ = {claim.delta:.2g}: noise {claim.noise:.3g}, {claim.rounds} "
             f"rounds, each client with chance {claim.rate:g}",
-            f"audited   ε ≥ {self.epsilon:.3g} at the same δ, whatever the mechanism{alone}",
+            f"audited   ε ≥ {self.epsilon:.3g} at the same δ, whatever the mechanism{assumption}",
             f"          {noise}",
-            f"from      {many}; who audits sees {shown} and chooses what canaries send",
+            f"from      {runs}; the auditor sees {observed} and chooses what canaries send",
             f"{verdict} (confidence {self.confidence:.0%})",
         ]
 
@@ -109,11 +110,13 @@ def audit(
     claimed_noise: float = 0.0,
     told: Callable[[int], None] = lambda done: None,
 ) -> Audit:
-    """Play the runs and judge. `claimed_noise`: judge the claim of an accountant that counts this much noise, in place
-    of the noise that there is.
+    """Run a private config with canaries, and compare the bounds with its claim.
 
-    With one canary a run the scores are independent. Several canaries share their run: they are drawn, sampled and
-    directed independently, and the bounds take their scores for independent."""
+    `sees`: what the auditor knows (`scores_of`). `claimed_noise`: if given, the claim is computed for this noise
+    multiplier instead of that of the config. `told` is called with the number of finished runs.
+
+    With one canary per run the scores are independent. Several canaries share one run. They are drawn, sampled and
+    directed independently, and the bounds treat their scores as independent."""
     if runs * canaries < 4 * LEAST:
         raise RequestError(
             f"--runs {runs} × --canaries {canaries} = {runs * canaries} scores show nothing. Expected: "
@@ -124,7 +127,8 @@ def audit(
     if not privacy.noise:
         raise RequestError("privacy.noise = 0 claims nothing that could be audited. Example: --set privacy.epsilon=8")
     claim = Claim(claimed_noise or privacy.noise, privacy.rate, stage.rounds, privacy.delta)
-    first, began = config.run.seed * runs, time.perf_counter()
+    first = config.run.seed * runs
+    began = time.perf_counter()
     traces = list(trials.traces(range(first, first + runs), told))
     seconds = time.perf_counter() - began
     found = judge(scores_of(traces, privacy.rate, privacy.noise, sees), claim, sees, confidence, runs, canaries)
@@ -150,8 +154,8 @@ def _setting(trials: Trials) -> dict[str, Any]:
 
 
 def judge(scores: Scores, claim: Claim, sees: Sees, confidence: float, runs: int, canaries: int) -> Audit:
-    """Each of the two bounds may be wrong with half of the chance that is left."""
-    each = (1 + confidence) / 2
+    """Compute both bounds from the scores."""
+    each = (1 + confidence) / 2  # each bound may be wrong with half of the probability 1 - confidence
     family: Family = claim.profile
     noise = noise_bound(scores, family, each, claim.noise)
     return Audit(

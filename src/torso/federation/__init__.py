@@ -1,1 +1,1 @@
-"""A real federation: clients on machines of their own, each with its own data, over Flower's deployment runtime."""
+"""A real federation: clients on separate machines, each with its own data, connected by Flower's deployment runtime."""

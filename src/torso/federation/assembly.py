@@ -1,4 +1,4 @@
-"""Who is there: clients are greeted, agree on what the run needs, and get a number; some come later, some never fit."""
+"""Manages the clients of a run on the server: asks who they are, lets them agree, numbers them, admits newcomers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torso.federation.reasons import printable
 from torso.nets import Tensors, wants_of
 from torso.runs.job import Job
 
-_GREETING = 30.0  # seconds that a client has to say who it is, or to read the terms of a run
-_STILL = 5.0  # seconds in which one who is there answers to its name
-_LOOK = 0.2  # seconds between two looks at who has come
+_GREETING = 30.0  # seconds for a client to describe itself, or to accept the terms of a run
+_STILL_THERE = 5.0  # seconds for a client to answer, if another one comes with its name
+_LOOK = 0.2  # seconds between two looks for new clients
 _WHO = Letter(Question(kind="who")).encode()
 
 Described = tuple[Description, Tensors]
@@ -26,18 +26,20 @@ Described = tuple[Description, Tensors]
 
 @dataclass
 class Assembly:
-    """The clients of a federation as the server meets them. `say` is told what a person should know; `changed` is
-    called whenever the agreement has."""
+    """The server's view of its clients: who is connected, who is refused, and which client is which connection.
+
+    A connection is a number of the link; a client is a number of the run. A client is *seated* after it has accepted
+    the terms of the run: then it has both."""
 
     link: ServerLink
     config: Config
-    run: str
-    say: Callable[[str], None]
+    run: str  # its id
+    say: Callable[[str], None]  # prints a line for the operator
     agreement: Agreement | None = None
-    changed: Callable[[Agreement], None] = lambda _: None
+    changed: Callable[[Agreement], None] = lambda _: None  # called with every new agreement
     job: Job | None = None
-    described: dict[int, Described] = field(default_factory=dict)  # by connection
-    refused: dict[int, str] = field(default_factory=dict)
+    described: dict[int, Described] = field(default_factory=dict)  # connection → what the client said of itself
+    refused: dict[int, str] = field(default_factory=dict)  # connection → reason
     seated: dict[int, int] = field(default_factory=dict)  # client → connection
 
     def name(self, client: int) -> str:
@@ -48,9 +50,9 @@ class Assembly:
         return self.agreement.test_sizes[client]
 
     def greet(self) -> Mapping[int, str]:
-        """Ask those who have come since the last look who they are; everybody who is there, by connection.
+        """Ask new clients to describe themselves. Returns all that are connected: connection → name of the key.
 
-        Who has gone is forgotten: when it is back, it may be another."""
+        Connections that are gone are forgotten: when a connection is back, it may be another client."""
         there = self.link.there()
         self.described = {node: found for node, found in self.described.items() if node in there}
         self.refused = {node: reason for node, reason in self.refused.items() if node in there}
@@ -60,25 +62,31 @@ class Assembly:
                 self._introduce(node, _introduced(answer, there[node]))
             except RequestError as error:
                 if isinstance(answer, Silence):
-                    continue  # asked again at the next look
+                    continue  # it is asked again next time
                 self._refuse(node, there[node] or f"connection {node}", str(error))
         return there
 
     def _introduce(self, node: int, found: Described) -> None:
-        """A name is one client's. Where no key stands for it, who was there before must still answer to it."""
+        """Accept a description. If another connection has the same name and still answers, this one is refused.
+
+        Without authentication of clients, this is how a client that was restarted gets its name back."""
         name = found[0].name
         before = next((other for other, (one, _) in self.described.items() if one.name == name), None)
         if before is not None:
-            answers = [not isinstance(answer, Silence) for _, answer in self.link.exchange({before: _WHO}, _STILL)]
+            answers = [
+                not isinstance(answer, Silence) for _, answer in self.link.exchange({before: _WHO}, _STILL_THERE)
+            ]
             if any(answers):
-                raise RequestError(f"there is a client {name!r} already. Expected: a name of its own")
+                raise RequestError(f"there is a client {name!r} already. Expected: a unique name")
             del self.described[before]
         self.described[node] = found
 
     def gather(self, wanted: int, least: int, seconds: float, heed: Callable[[], None] = lambda: None) -> None:
-        """Wait until so many clients are there; go on with fewer, if enough, when the time is over. `heed` raises when
-        somebody does not want to wait any longer."""
-        until, told = time.monotonic() + seconds, -1
+        """Wait until `wanted` clients are there; after `seconds`, at least `least` are enough.
+
+        `heed` is called in every iteration; it raises to stop waiting."""
+        until = time.monotonic() + seconds
+        reported = -1
         while True:
             heed()
             there = self.greet()
@@ -92,13 +100,13 @@ class Assembly:
                     f"{len(here)} clients are there after {seconds:.0f} s (run.flower.wait), and train.min_clients = "
                     f"{least}. Start more of them with: torso federation join"
                 )
-            if len(here) != told:
-                told = len(here)
-                self.say(f"waiting for clients: {told} of {wanted} are there")
+            if len(here) != reported:
+                reported = len(here)
+                self.say(f"waiting for clients: {reported} of {wanted} are there")
             time.sleep(_LOOK)
 
     def agree(self) -> Agreement:
-        """What those who are there agree on; who does not fit is told why, and the run goes on without."""
+        """The agreement of the clients that are there. Those that do not fit are told the reason and left out."""
         wants = wants_of(self.config.model.body, self.config.model.weights)
         self.agreement = agree(list(self.described.values()), self.config.data, wants)
         for node, (description, _) in list(self.described.items()):
@@ -107,17 +115,18 @@ class Assembly:
         return self.agreement
 
     def seat(self, job: Job) -> None:
-        """Send everybody the terms of the run."""
+        """Send the terms of the run to all clients of the agreement."""
         self.job = job
         self._seat([node for node in self.described if self._number(node) is not None])
 
     def taken(self) -> Mapping[int, int]:
-        """Client → connection, of those who are there now. Who has just come is seated first, as what it was, or as a
-        newcomer."""
+        """Client → connection, of all that are there now.
+
+        Clients that have just connected get the terms first: under their old number, or as newcomers."""
         there = self.greet()
         self.seated = {client: node for client, node in self.seated.items() if node in there}
-        at = set(self.seated.values())
-        new = [node for node in self.described if node in there and node not in at and node not in self.refused]
+        with_terms = set(self.seated.values())
+        new = [node for node in self.described if node in there and node not in {*with_terms, *self.refused}]
         for node in new:
             if self._number(node) is None:
                 self._come_later(node)
@@ -126,11 +135,13 @@ class Assembly:
         return self.seated
 
     def _number(self, node: int) -> int | None:
+        """The client's number in the run; None if it is not in the agreement."""
         assert self.agreement is not None
         name = self.described[node][0].name
         return self.agreement.names.index(name) if name in self.agreement.names else None
 
     def _come_later(self, node: int) -> None:
+        """Add a client to the agreement as a newcomer, or refuse it."""
         assert self.agreement is not None
         description, tensors = self.described[node]
         found = joined_later(self.agreement, description, tensors)
@@ -142,11 +153,13 @@ class Assembly:
         self.say(f"{description.name} has come: it will get a model when training is over")
 
     def _other_data(self, node: int) -> str:
-        """Why a client that comes back is not what it was; "": it is."""
+        """Why a client that has reconnected is refused: it has other data; "" if it has not."""
         assert self.agreement is not None
-        one, client = self.described[node][0], self._number(node)
+        client = self._number(node)
         assert client is not None
-        now, then = (one.train_samples, one.test_samples), (self.agreement.sizes[client], self.test_samples(client))
+        description = self.described[node][0]
+        now = (description.train_samples, description.test_samples)
+        then = (self.agreement.sizes[client], self.test_samples(client))
         if now == then:
             return ""
         return (
@@ -155,32 +168,37 @@ class Assembly:
         )
 
     def _seat(self, nodes: list[int]) -> None:
-        """Send the terms to clients that have a number; tensors that the run begins with to those who lack them."""
+        """Send the terms to clients that have a number.
+
+        The request has a digest of the initial model. A client that cannot compute this model from the seed answers
+        that it lacks these tensors, and is asked again with them."""
         for node, reason in {node: self._other_data(node) for node in nodes}.items():
             if reason:
                 self._refuse(node, self.described[node][0].name, reason)
         assert self.job is not None
-        base, config = digest(self.job.model), self.job.config.as_toml()  # the same for all
-        letters = {node: self._terms(node, base, config) for node in nodes if node not in self.refused}
-        while letters:
+        base = digest(self.job.model)  # the same for all clients, as is the config
+        config = self.job.config.as_toml()
+        requests = {node: self._terms(node, base, config) for node in nodes if node not in self.refused}
+        while requests:
             lacking: dict[int, Letter] = {}
-            for node, answer in self.link.exchange({n: letter.encode() for n, letter in letters.items()}, _GREETING):
-                name, client = self.described[node][0].name, self._number(node)
+            for node, answer in self.link.exchange({n: letter.encode() for n, letter in requests.items()}, _GREETING):
+                name = self.described[node][0].name
+                client = self._number(node)
                 assert client is not None
                 reply = reply_of(answer)
                 if isinstance(reply, Reply) and reply.said.kind == "agreed":
                     self.seated[client] = node
                 elif isinstance(reply, Reply) and reply.said.kind == "lacks":
-                    if not letters[node].part("base"):
-                        lacking[node] = Letter(letters[node].question, beside("base", self.job.model))
+                    if not requests[node].part("base"):
+                        lacking[node] = Letter(requests[node].question, beside("base", self.job.model))
                     else:
                         self._refuse(node, name, "it asks for tensors that it was sent")
                 elif isinstance(answer, Silence):
                     self.say(f"{name} has not answered: {printable(answer.reason)}")
-                    self.described.pop(node)  # greeted again when it is back
+                    self.described.pop(node)  # it is asked to describe itself again
                 else:
                     self._refuse(node, name, reply if isinstance(reply, str) else reply.said.reason)
-            letters = lacking
+            requests = lacking
 
     def _terms(self, node: int, base: str, config: str) -> Letter:
         assert self.agreement is not None
@@ -198,7 +216,7 @@ class Assembly:
         )
 
     def _refuse(self, node: int, name: str, reason: str) -> None:
-        """Told on both sides."""
+        """Refuse a client, and tell both the operator and the client why."""
         reason = printable(reason)
         self.refused[node] = reason
         self.described.pop(node, None)
@@ -209,7 +227,7 @@ class Assembly:
 
 
 def _introduced(answer: bytes | Silence, admitted: str) -> Described:
-    """What a client says of itself; `admitted` is the name that its key stands for."""
+    """The description in a client's answer. `admitted`: the name under which its key was admitted, or ""."""
     reply = reply_of(answer)
     if isinstance(reply, str) or reply.said.kind != "described":
         raise RequestError(reply if isinstance(reply, str) else reply.said.reason or f"it said {reply.said.kind!r}")

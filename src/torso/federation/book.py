@@ -1,4 +1,4 @@
-"""What the server of a federation remembers of its letters."""
+"""Records in which rounds the replies of each client counted, for the headers of requests."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from torso.federation.letters import Question
 
 @dataclass
 class Book:
-    """In which rounds the answers of each client counted, and which rounds the run may go back to."""
+    """The rounds in which the replies of each client counted.
 
-    run: str
-    heard: dict[int, list[int]] = field(default_factory=dict)  # client → those rounds, ascending
-    checkpoints: Callable[[], Collection[int]] = tuple  # the rounds that the run may be resumed at
+    A client keeps its state after every visit. The server tells it which of these states the server's model builds on:
+    that of the last round in which the client's reply counted."""
+
+    run: str  # its id
+    heard: dict[int, list[int]] = field(default_factory=dict)  # client → rounds in which its reply counted, ascending
+    checkpoints: Callable[[], Collection[int]] = tuple  # returns the rounds at which the run can be resumed
 
     def counted(self, round: int, clients: Sequence[int]) -> None:
+        """Record that the replies of these clients counted in a round."""
         for client in clients:
             self.heard.setdefault(client, []).append(round)
 
     def question(self, kind: Any, client: int, **more: Any) -> Question:
-        """What one client is asked, with the state that it is to answer from."""
+        """The header of a request to one client, with the round whose state the client must use."""
         heard = self.heard.get(client, [])
         since = heard[-1] if heard else 0
         return Question(kind=kind, run=self.run, client=client, since=since, back=self._back(heard), **more)
 
     def _back(self, heard: Sequence[int]) -> tuple[int, ...]:
-        """The rounds whose states a client would go on from if the run were resumed at one of its checkpoints."""
-        places = {bisect_right(heard, round) for round in self.checkpoints()} - {0}
-        return tuple(heard[place - 1] for place in sorted(places))
+        """The rounds whose states the client must keep, in case the run is resumed at one of its checkpoints."""
+        counts = {bisect_right(heard, round) for round in self.checkpoints()} - {0}
+        return tuple(heard[count - 1] for count in sorted(counts))

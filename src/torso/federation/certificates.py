@@ -1,4 +1,4 @@
-"""Certificates: those for a trial, and whether those in a folder will do."""
+"""Makes TLS certificates for a trial, and checks the certificates of a federation's folder."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torso.errors import RequestError
 if TYPE_CHECKING:
     from cryptography import x509
 
-DAYS = 30  # of certificates for a trial
+DAYS = 30  # validity of certificates for a trial
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """An authority and the server's certificate that it has signed, in PEM."""
+    """The certificates and keys of an authority and of the server, in PEM. The authority has signed the server's."""
 
     authority: bytes
     authority_key: bytes
@@ -28,7 +28,7 @@ class Certificates:
 
 
 def is_address(name: str) -> bool:
-    """An IP address, not a host name."""
+    """Whether a name is an IP address, not a host name."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -37,14 +37,15 @@ def is_address(name: str) -> bool:
 
 
 def make(names: Sequence[str]) -> Certificates:
-    """An authority of its own for this federation, and a certificate for a server with these names and addresses."""
+    """A new authority, and a certificate signed by it for a server with these host names and IP addresses."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    began = datetime.now(UTC) - timedelta(minutes=10)  # for clients whose clock is behind
-    authority_key, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    began = datetime.now(UTC) - timedelta(minutes=10)  # in the past, for clients whose clock is behind
+    authority_key = ec.generate_private_key(ec.SECP384R1())
+    key = ec.generate_private_key(ec.SECP384R1())
 
     def named(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
@@ -101,7 +102,7 @@ def make(names: Sequence[str]) -> Certificates:
 
 
 def check(authority: Path, certificate: Path, key: Path, host: str) -> None:
-    """Refuse to serve with certificates that no client who connects to `host` would accept."""
+    """Raise RequestError if clients that connect to `host` would not accept these certificates."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
     _check_dates(authority, _certificate(authority))
@@ -146,7 +147,7 @@ def _check_dates(path: Path, found: x509.Certificate) -> None:
 
 
 def _check_names(path: Path, found: x509.Certificate, host: str) -> None:
-    """Programs on the server's own machine, and clients, compare the name with the address that they connect to."""
+    """Refuse a certificate that is not for `host` (clients use it) or for 127.0.0.1 (this machine uses it)."""
     from cryptography import x509
 
     try:

@@ -1,4 +1,4 @@
-"""What a client tells before the first round: never a sample, a label or how many samples of a class it has."""
+"""The description that a client sends before the first round: no samples, no labels, no class counts."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ AnyInput = Annotated[Known, Field(discriminator="kind")]
 
 
 class Record(BaseModel):
-    """Plain data that travels: checked where it arrives."""
+    """The base of data that are sent to another machine as JSON, and validated there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     @classmethod
     def read(cls, data: str | bytes, whose: str) -> Self:
-        """From the JSON of another machine; `whose` is how a message calls it."""
+        """Parse JSON from another machine; `whose` begins the message of the RequestError."""
         try:
             parse_record(data)
             return cls.model_validate_json(data)
@@ -52,27 +52,29 @@ class Record(BaseModel):
 
 
 class Description(Record):
-    """Sums of the samples, for mean and std, travel beside it as tensors (`SiteData.moments`)."""
+    """What a client says of itself and its data.
+
+    Sums of its samples, for mean and std, are sent with it as tensors (`SiteData.moments`)."""
 
     name: ClientName
     torso: Word  # version
-    torch: Word
+    torch: Word  # version
     classes: Many[Word] = Field(min_length=1, max_length=100_000)  # names, in the client's own order
-    input: AnyInput  # the kind of sample, with mean and std where the client's files give them
-    columns: Many[Column] = Field((), max_length=100_000)  # of a table: those of its training rows
+    input: AnyInput  # the kind of sample, with mean and std if the client's files have them
+    columns: Many[Column] = Field((), max_length=100_000)  # of a table: columns and categories of its training rows
     train_samples: CountOrZero
     test_samples: CountOrZero
     augment: Word = "none"  # what the client's source suggests
-    dataset: str = Field("", max_length=200)  # name of the data, where its file gives one
+    dataset: str = Field("", max_length=200)  # name of the data, if the file has one
 
     @property
     def constants(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and std that the client's files give; empty where they give none."""
+        """Mean and std from the client's files; empty if they have none."""
         return getattr(self.input, "mean", ()), getattr(self.input, "std", ())
 
 
 def by_class_name(names: Iterable[str]) -> list[str]:
-    """Names of classes in the order of a federation: numbers by value, then texts by code point."""
+    """Class names, without duplicates, in the order of their labels: numbers by value, then texts by code point."""
 
     def key(name: str) -> tuple[int, float, str]:
         value = number(name)

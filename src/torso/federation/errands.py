@@ -1,6 +1,8 @@
-"""What a piece of work is between server and client: a letter that asks for it, and what a reply must be to count.
+"""Translates the engine's work into requests to clients, and checks their replies.
 
-Nothing of a method is written here. Which letter stands for which work: `errand_of`.
+Each class that implements `Errand` is one kind of request: it builds the message for a client, checks the
+reply, and returns the result that the engine yields. `errand_of` selects it by the type of the work.
+Nothing here depends on a method.
 """
 
 from __future__ import annotations
@@ -27,45 +29,45 @@ from torso.runs.messages import Message, Sent, Told, check_schema
 from torso.runs.uploads import Terms
 from torso.runs.visit import Visit
 
-_ALL = 100 + 1e-3  # per cent, as they may be rounded
+_MOST_PERCENT = 100 + 1e-3  # a percentage may be rounded up
 
 
 class Errand(Protocol):
-    """What one piece of work is between server and client."""
+    """One kind of request to clients: how it is built, and what its replies mean."""
 
-    reply: str  # the kind of reply that answers
+    reply: str  # the kind of the expected reply
 
     def letter(self, client: int) -> Letter:
-        """What a client is asked, without tensors that it should have."""
+        """The request for one client, without tensors that the client should have already."""
         ...
 
     def known(self) -> Mapping[str, tuple[str, Tensors]]:
-        """Digest → (part, tensors) that a client can ask for."""
+        """The tensors that are left out of requests and that a client may ask for: digest → (part, tensors)."""
         ...
 
     def result(self, client: int, reply: Reply) -> Any:
-        """What the work gives, from a reply that is checked here."""
+        """The result of the work, from a reply; RequestError if the reply is wrong."""
         ...
 
     def nothing(self) -> Any:
-        """What stands for a client that has not answered; None: nothing does."""
+        """The result for a client that has not answered; None: it is left out."""
         ...
 
     def refused(self, client: int, kind: str) -> Any:
-        """What stands for a client whose answer is not used; `kind`: what is wrong with it (runs/uploads.py)."""
+        """The result for a client whose reply is not used; `kind`: what is wrong with it (runs/uploads.py)."""
         ...
 
 
 def errand_of(work: Any, job: Job, book: Book, test_samples: Callable[[int], int]) -> Errand:
-    """`test_samples`: how many a client has said that it has."""
+    """The kind of request for a piece of work. `test_samples`: client → number of test samples in its description."""
     if isinstance(work, Visit):
-        return _Visits(job, book, work.told)
+        return _TrainErrand(job, book, work.told)
     if isinstance(work, ClassSums):
-        return _Sums(job, book, work.model)
+        return _ClassSumsErrand(job, book, work.model)
     if isinstance(work, Exam) and isinstance(work.how.visit, LastVisit):
-        return _Exams(job, book, work.how.visit, work.names)
+        return _MeasureErrand(job, book, work.how.visit, work.names)
     if isinstance(work, PooledExam):
-        return _Pooled(job, book, work.model, test_samples)
+        return _PooledErrand(job, book, work.model, test_samples)
     raise RequestError(
         f"{type(work).__name__} is work that clients of a real federation are not asked for: it would take more "
         "than messages. Accepted there: rounds, accuracies, class sums"
@@ -73,28 +75,28 @@ def errand_of(work: Any, job: Job, book: Book, test_samples: Callable[[int], int
 
 
 @dataclass(frozen=True)
-class _Known:
-    """The tensors that a client should have already."""
+class _SharedTensors:
+    """Tensors that a client should have already: requests have only their digests."""
 
-    base: Tensors
-    origin: Tensors = field(default_factory=dict)
+    base: Tensors  # of the model, those that do not travel
+    origin: Tensors = field(default_factory=dict)  # the model that clients' own models start from
 
     @classmethod
-    def beside(cls, told: Told) -> _Known:
+    def of(cls, told: Told) -> _SharedTensors:
         return cls({name: t for name, t in told.model.items() if name not in set(told.travels)}, dict(told.origin))
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """Worked out once: they are of whole models."""
+        """The digests by part; cached, since they are computed over whole models."""
         return {"base": digest(self.base), "origin": digest(self.origin)}
 
     def by_digest(self) -> dict[str, tuple[str, Tensors]]:
-        """The parts that a client may ask for, by their digest: name and tensors."""
+        """Digest → (name of the part, its tensors)."""
         return {self.digests[part]: (part, getattr(self, part)) for part in ("base", "origin")}
 
 
-class _Plain:
-    """The base of errands for which an answer that is not used is as good as none."""
+class _LeaveOut:
+    """The base of those that leave out clients without a usable reply."""
 
     def nothing(self) -> Any:
         return None
@@ -103,29 +105,32 @@ class _Plain:
         return self.nothing()
 
 
-class _Telling(_Plain):
-    """The base of errands that tell what a visit begins with."""
+class _WithTold(_LeaveOut):
+    """The base of those whose requests have a `Told`: everything that a visit starts from."""
 
     kind: str
 
     def __init__(self, job: Job, book: Book, told: Told) -> None:
         self.job, self.book, self.told = job, book, told
-        self._known = _Known.beside(told)
+        self._shared = _SharedTensors.of(told)
 
     def known(self) -> Mapping[str, tuple[str, Tensors]]:
-        return self._known.by_digest()
+        return self._shared.by_digest()
 
     def _told(self, client: int, round: int, shown: Tensors, **more: Any) -> Letter:
-        """`shown`: tensors that accuracy is reported on, where those are others than what is told."""
+        """The request. `shown`: tensors of the reported model, if they differ from those of `told`."""
         message = self.told.message(client)
         question = self.book.question(
-            self.kind, client, round=round, numbers=message.numbers, **self._known.digests, **more
+            self.kind, client, round=round, numbers=message.numbers, **self._shared.digests, **more
         )
         return Letter(question, {**message.tensors, **beside("shown", shown)})
 
 
-class _Visits(_Telling):
-    kind, reply = "told", "sent"
+class _TrainErrand(_WithTold):
+    """Asks a client to train in a round. The result is its upload."""
+
+    kind = "told"
+    reply = "sent"
 
     def letter(self, client: int) -> Letter:
         return self._told(client, self.told.round, {})
@@ -144,22 +149,24 @@ class _Visits(_Telling):
         return Sent.nothing(self.told.round, {client: kind})
 
 
-class _Standing(_Telling):
-    """The base of errands about models as they are after some round: what one more visit would begin with."""
+class _AfterRoundErrand(_WithTold):
+    """The base of those about the models after some round; a request has what one more visit would start from."""
 
     def __init__(self, job: Job, book: Book, last: LastVisit) -> None:
         super().__init__(job, book, last.told)
-        self.round, model = last.state.round, last.state.reported.model
+        self.round = last.state.round
+        model = last.state.reported.model
         self.shown = {name: tensor for name, tensor in model.items() if tensor is not self.told.model[name]}
 
     def letter(self, client: int) -> Letter:
         return self._told(client, self.round, self.shown)
 
 
-class Finishing(_Standing):
-    """The run is over: a client makes its own model, and keeps it. The result is whether it has."""
+class Finishing(_AfterRoundErrand):
+    """Asks a client to make and keep its own model, at the end of the run. The result is whether it has done so."""
 
-    kind, reply = "finish", "done"
+    kind = "finish"
+    reply = "done"
 
     def result(self, client: int, reply: Reply) -> bool:
         return True
@@ -168,8 +175,11 @@ class Finishing(_Standing):
         return False
 
 
-class _Exams(_Standing):
-    kind, reply = "exam", "values"
+class _MeasureErrand(_AfterRoundErrand):
+    """Asks a client to measure its models. The result is its values by name; {} for a client without a reply."""
+
+    kind = "exam"
+    reply = "values"
 
     def __init__(self, job: Job, book: Book, last: LastVisit, names: tuple[str, ...]) -> None:
         super().__init__(job, book, last)
@@ -183,7 +193,7 @@ class _Exams(_Standing):
         accepted = {*self.names, *(f"{name}@{epochs}" for name in self.names for epochs in sweep)}
         found = _values(reply, accepted)
         for name, (value,) in found.items():
-            if not (math.isnan(value) or 0 <= value <= _ALL):  # NaN: it has no test data
+            if not (math.isnan(value) or 0 <= value <= _MOST_PERCENT):  # NaN: the client has no test data
                 raise RequestError(f"{name} = {value}. Expected: a percentage")
         return found
 
@@ -192,7 +202,7 @@ class _Exams(_Standing):
 
 
 def _values(reply: Reply, accepted: Collection[str]) -> Values:
-    """A number for each name: a list that is longer would give other clients this one's numbers."""
+    """The values of a reply, exactly one for each name: more would be assigned to other clients."""
     found = {name: list(values) for name, values in reply.said.values.items()}
     for name, values in found.items():
         if name not in accepted or len(values) != 1:
@@ -200,8 +210,8 @@ def _values(reply: Reply, accepted: Collection[str]) -> Values:
     return found
 
 
-class _OfModel(_Plain):
-    """The base of errands about one model that is everybody's."""
+class _WithModel(_LeaveOut):
+    """The base of those whose requests have one model, the same for all clients."""
 
     kind: str
     reply: str
@@ -209,38 +219,47 @@ class _OfModel(_Plain):
     def __init__(self, job: Job, book: Book, model: Tensors) -> None:
         self.job, self.book = job, book
         self.sent = {name: t for name, t in model.items() if t is not job.model[name]}
-        self._known = _Known({name: t for name, t in model.items() if name not in self.sent})
+        self._shared = _SharedTensors({name: t for name, t in model.items() if name not in self.sent})
 
     def letter(self, client: int) -> Letter:
         tensors = {f"model/{name}": tensor for name, tensor in self.sent.items()}
-        return Letter(self.book.question(self.kind, client, base=self._known.digests["base"]), tensors)
+        return Letter(self.book.question(self.kind, client, base=self._shared.digests["base"]), tensors)
 
     def known(self) -> Mapping[str, tuple[str, Tensors]]:
-        return self._known.by_digest()
+        return self._shared.by_digest()
 
 
-class _Sums(_OfModel):
-    kind = reply = "sums"
+class _ClassSumsErrand(_WithModel):
+    """Asks a client for the sums of its features by class."""
+
+    kind = "sums"
+    reply = "sums"
 
     def result(self, client: int, reply: Reply) -> Tensors:
         declared = class_sums_declared(self.job.net, self.job.roster.classes)
         check_schema("class sums", reply.tensors, {n: (torch.float32, each.shape) for n, each in declared.items()})
-        count, samples = reply.tensors["count"].double(), int(self.job.roster.sizes[client])
+        count = reply.tensors["count"].double()
+        samples = int(self.job.roster.sizes[client])
         if not bool(all_finite(reply.tensors.values())) or bool((count < 0).any()) or float(count.sum()) != samples:
             raise RequestError(f"its class sums are not those of {samples} samples")
         return {name: tensor[None] for name, tensor in reply.tensors.items()}
 
 
-class _Pooled(_OfModel):
-    kind, reply = "pooled", "values"
+class _PooledErrand(_WithModel):
+    """Asks a client how many of its test samples the generic model classifies correctly."""
+
+    kind = "pooled"
+    reply = "values"
 
     def __init__(self, job: Job, book: Book, model: Tensors, test_samples: Callable[[int], int]) -> None:
         super().__init__(job, book, model)
         self.test_samples = test_samples
 
     def result(self, client: int, reply: Reply) -> Values:
-        found, samples = _values(reply, ("right", "of")), self.test_samples(client)
-        ((right,), (of,)) = (found.get(name, [math.nan]) for name in ("right", "of"))
+        found = _values(reply, ("right", "of"))
+        samples = self.test_samples(client)
+        (right,) = found.get("right", [math.nan])
+        (of,) = found.get("of", [math.nan])
         if not (of == samples and 0 <= right <= of):
             raise RequestError(f"it has {right} of {of} right. Expected: a number of {samples} test samples")
         return found

@@ -1,4 +1,4 @@
-"""What the model's body wants of everybody's images. The server settles it, and each client does it to its own."""
+"""Converts images to the kind that the body expects: the server chooses the kind, each client converts its own."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fitting:
-    """The options of the run and what its body wants."""
+    """Decides what clients' samples are converted to."""
 
     options: DataConfig
-    wants: Wants = ANYTHING
+    wants: Wants = ANYTHING  # what the body expects of samples
 
     @property
     def changes_images(self) -> bool:
-        """Whether images may differ in size and colour, since all of them are fitted."""
+        """Whether images are converted, so that clients' images may differ in size and colour."""
         return bool(self.options.size or self.wants.size or self.wants.channels or self.wants.mean)
 
     @property
     def brings_constants(self) -> bool:
-        """Whether mean and std are those that the body's weights expect."""
+        """Whether mean and std are given by the body's pretrained weights."""
         return brings_constants(self.options, self.wants)
 
     def of(self, input: Known) -> Known:
-        """What samples of a kind become; raises RequestError where they cannot."""
+        """The kind of input after conversion; RequestError if it cannot be converted."""
+        if not isinstance(input, Pixels) or not self.changes_images:
+            return input
         wants = self.wants if self.wants.by else replace(self.wants, by="the model")
-        return fitted_kind(input, self.options, wants) if isinstance(input, Pixels) and self.changes_images else input
+        return fitted_kind(input, self.options, wants)
 
     def misfit(self, input: Known) -> str:
-        """Why samples of a kind cannot be fitted; "": they can."""
+        """Why samples of this kind cannot be converted; "" if they can."""
         try:
             self.of(input)
         except RequestError as error:
@@ -45,11 +47,13 @@ class Fitting:
         return ""
 
     def channels(self, input: Known) -> int:
-        """Of images whose sums are added by channel, for mean and std; otherwise 0."""
+        """The number of channels that clients' images must have in common; 0 if it does not matter.
+
+        It matters if mean and std are computed from sums of all clients, by channel."""
         return input.channels if isinstance(input, Pixels) and not self.brings_constants else 0
 
     def sentence(self, before: Known, after: Known) -> str:
-        """What is done to the images; "": nothing."""
+        """A sentence about what is done to the images; "" if nothing is."""
         if not isinstance(before, Pixels) or not isinstance(after, Pixels):
             return ""
         wants = self.wants if self.wants.by else replace(self.wants, by=f"data.size = {self.options.size}")
@@ -57,7 +61,7 @@ class Fitting:
 
 
 def can_become(input: Known, agreed: Known) -> bool:
-    """Whether a client can make images of the agreed kind from its own."""
+    """Whether a client can convert its images to the agreed kind."""
     return (
         isinstance(input, Pixels)
         and isinstance(agreed, Pixels)
@@ -66,7 +70,7 @@ def can_become(input: Known, agreed: Known) -> bool:
 
 
 def as_agreed(samples: Array, agreed: Known) -> Array:
-    """A client's images with the size and channels that were agreed on; other samples as they are."""
+    """A client's images, converted to the agreed size and channels; other samples unchanged."""
     if not isinstance(agreed, Pixels) or samples.shape[1:] == (agreed.height, agreed.width, agreed.channels):
         return samples
     return as_kind(samples, agreed)

@@ -1,4 +1,4 @@
-"""The folder of a federation: `client/` is what every client machine is given, `server/` never leaves the server."""
+"""The folder of a federation: `client/` is copied to every client machine, `server/` stays on the server."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
 class _Settings(BaseModel):
+    """The base of both settings files."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format: Literal[1] = 1
@@ -35,15 +37,15 @@ class _Settings(BaseModel):
 
 
 class ClientSettings(_Settings):
-    """client/federation.toml"""
+    """The content of client/federation.toml."""
 
-    server: Annotated[str, Field(pattern=r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")]
+    server: Annotated[str, Field(pattern=r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")]  # HOST:PORT
 
 
 class ServerSettings(_Settings):
-    """server/server.toml"""
+    """The content of server/server.toml."""
 
-    listen: str
+    listen: str  # the address that the server listens on
     port: Annotated[int, Field(ge=1, le=65535)] = PORT
 
 
@@ -52,14 +54,14 @@ Kind = TypeVar("Kind", bound=_Settings)
 
 @dataclass(frozen=True)
 class ClientPlace:
-    """A client machine's copy of `client/`, with the keys and the state that this machine has made."""
+    """The folder `client/` on a client machine, with the keys and the state that were made there."""
 
     path: Path
     settings: ClientSettings
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """The copy itself, or on the server's machine the folder that holds `client/`."""
+        """Open a client's folder. On the server's machine, `path` may also be the folder that contains `client/`."""
         path = Path(path)
         if not (path / _CLIENT).exists() and (path / "client" / _CLIENT).exists():
             path = path / "client"
@@ -88,17 +90,17 @@ class ClientPlace:
         return self.path / "keys" / name
 
     def log(self, name: str) -> Path:
-        """What Flower's SuperNode says on this machine."""
+        """The log of Flower's SuperNode on this machine."""
         return self.path / "logs" / f"{name}.log"
 
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """The whole folder, on the server's machine."""
+    """The whole folder of a federation, on the server's machine."""
 
     path: Path
     settings: ServerSettings
-    clients: ClientSettings
+    clients: ClientSettings  # what client machines are given
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -139,12 +141,12 @@ class ServerPlace:
 
     @property
     def nodes(self) -> Path:
-        """Whom the server knows: written by the server alone."""
+        """The file of admitted keys; only the server writes it."""
         return self.private / "admitted.json"
 
     @property
     def log(self) -> Path:
-        """What Flower's SuperLink says."""
+        """The log of Flower's SuperLink."""
         return self.private / "superlink.log"
 
     @property
@@ -153,7 +155,7 @@ class ServerPlace:
 
     @property
     def secret(self) -> str:
-        """Who can read this file may command the server."""
+        """The operator's secret: whoever can read its file may control the server."""
         try:
             found = self.secret_file.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -176,7 +178,7 @@ class ServerPlace:
 
     @property
     def own_address(self) -> str:
-        """Where programs on this machine find the server."""
+        """The address of the server for programs on this machine."""
         return f"127.0.0.1:{self.settings.port}"
 
 
@@ -188,8 +190,10 @@ def init(
     insecure: bool = False,
     config: str | Path | None = None,
 ) -> ServerPlace:
-    """Write a federation whose clients reach the server at `host:port`; `names` are further host names and IP addresses
-    that its certificate is good for. All of the folder is written, or nothing."""
+    """Create the folder of a federation whose clients connect to `host:port`.
+
+    `names`: further host names and IP addresses for the server's certificate. `config`: a file to use as config.toml.
+    The folder is written completely or not at all."""
     path = Path(path)
     for name in (host, *names):
         _check_host(name)
@@ -213,7 +217,7 @@ def init(
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """A new file that nobody but its owner can ever read, also while it is being written."""
+    """Write a new file that only its owner can read, from the moment it exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
 
@@ -223,8 +227,8 @@ def _write(folder: Path, host: str, port: int, names: Sequence[str], insecure: b
     client.mkdir(parents=True)
     server.mkdir(mode=0o700)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    here = _loopback(host) and not names
-    listen = "127.0.0.1" if here else "0.0.0.0"
+    only_here = _loopback(host) and not names
+    listen = "127.0.0.1" if only_here else "0.0.0.0"
     _dump(client / _CLIENT, ClientSettings(server=address, insecure=insecure))
     _dump(server / _SERVER, ServerSettings(listen=listen, port=port, insecure=insecure))
     write_private(server / "secret", secrets.token_hex(32).encode())

@@ -1,10 +1,12 @@
-"""A client's own machine: it reads letters and writes replies. Samples, labels and what it holds stay here.
+"""The client program: answers the server's requests. Samples, labels and the client's state stay on this machine.
 
-HOME/runs/RUN/agreed.json       what this client has agreed to: config, agreement, its number, what was said to leave
-HOME/runs/RUN/round-R.*         what it holds after round R (versions.py)
-HOME/runs/RUN/known-*.safetensors  tensors that the server has sent and that do not change from round to round
-HOME/models/RUN.safetensors     its personal model, once the run is over, and RUN.json: what it is
-HOME/models/calibrated/         where its BatchNorm goes by the batch: the same model with statistics of its own
+Its files, in the folder HOME:
+
+runs/RUN/agreed.json            what this client has agreed to: config, agreement, its number, the printed notice
+runs/RUN/round-R.*              its state after round R (versions.py)
+runs/RUN/known-*.safetensors    tensors from the server that do not change from round to round
+models/RUN.safetensors          its personal model, after the run; RUN.json describes it
+models/calibrated/              the same model with running statistics, if its BatchNorm uses those of the batch
 """
 
 from __future__ import annotations
@@ -47,8 +49,10 @@ Say = Callable[[str], None]
 
 
 class Home:
-    """`say` is told what a person at this machine should know. `sums_only`: it takes part in no run whose server sees
-    single uploads."""
+    """A client: answers requests from its data and its files.
+
+    `folder`: for the client's files. `say`: prints a line for the user of this machine. `sums_only`: refuse runs whose
+    server could see single uploads."""
 
     def __init__(
         self,
@@ -62,7 +66,7 @@ class Home:
     ) -> None:
         self.name, self.data, self.folder, self.device, self.say = name, data, folder, device, say
         self.sums_only = sums_only
-        self._seats: dict[str, Seat] = {}  # of the last run that somebody asked about: a seat has a copy of the samples
+        self._runs: dict[str, Seat] = {}  # of the last run only: a Seat has a copy of the samples
         self._checksum = _checksum(data)
         self._answers: dict[str, Callable[[Letter], Reply]] = {
             "who": self._describe,
@@ -75,10 +79,10 @@ class Home:
             "finish": self._finish,
             **dict.fromkeys(("keys", "shares", "unmask"), self._sealing),
         }
-        self._sealer: Sealer | None = None  # of the secure sum that goes on
+        self._sealer: Sealer | None = None  # made at the first secure sum
 
     def answer(self, data: bytes) -> bytes:
-        """Bytes for bytes; whatever is wrong is said in the reply, and never ends the client."""
+        """The bytes of the reply to a request. Errors are reported in the reply; they never end the client."""
         return self._reply(data).encode()
 
     def _reply(self, data: bytes) -> Reply:
@@ -89,10 +93,10 @@ class Home:
             return self._answers[letter.question.kind](letter)
         except Lacks as lacks:
             return Reply(Said(kind="lacks", lacks=lacks.digests))
-        except Exception as error:  # whatever a server may ask: the others' run must not hang on it, nor this client
+        except Exception as error:  # no request may end this client, or make the server wait for its reply
             kind = "" if isinstance(error, TorsoError) else f"{type(error).__name__}: "
             self.say(" ".join(f"could not answer: {kind}{error}".split()))
-            return failed(reason_of(error).replace(str(self.folder), "…"))  # where files lie is nobody's business
+            return failed(reason_of(error).replace(str(self.folder), "…"))  # the server must not learn paths
 
     def _describe(self, letter: Letter) -> Reply:
         description = self.data.description(self.name)
@@ -103,6 +107,7 @@ class Home:
         return Reply(Said(kind="done"))
 
     def _agree(self, letter: Letter) -> Reply:
+        """Accept the terms of a run, after a notice of what leaves this machine has been printed."""
         question = letter.question
         agreed = {
             "config": question.config,
@@ -116,19 +121,19 @@ class Home:
         if before is not None and before["client"] != question.client:
             raise RequestError(f"it is client {before['client']} of this run, and is called {question.client}")
         self._check_data(before)
-        seat = self._seated(letter, folder, agreed)
-        words = what_leaves(seat.site.job, question.client, self.name)
-        if before is None or before["said"] != words:
-            self.say(words)
-            self._say_fit(seat)
+        client_run = self._prepare(letter, folder, agreed)
+        notice = what_leaves(client_run.site.job, question.client, self.name)
+        if before is None or before["said"] != notice:
+            self.say(notice)
+            self._say_fit(client_run)
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "agreed.json", json.dumps({**agreed, "said": words}))
-        self._seats = {str(question.run): seat}
+        write_text(folder / "agreed.json", json.dumps({**agreed, "said": notice}))
+        self._runs = {str(question.run): client_run}
         return Reply(Said(kind="agreed"))
 
-    def _say_fit(self, seat: Seat) -> None:
-        """What is done to this client's images before the model sees them."""
-        mine, agreed = self.data.input, seat.site.job.roster.input
+    def _say_fit(self, client_run: Seat) -> None:
+        """Tell the user how this client's images are converted for the model."""
+        mine, agreed = self.data.input, client_run.site.job.roster.input
         if mine.shape != agreed.shape and isinstance(agreed, Pixels):
             self.say(f"the model takes {agreed.words}: yours, {mine.words}, are resized and converted")
 
@@ -138,9 +143,11 @@ class Home:
                 "its data are not those that it began the run with. Expected: the same until the next run"
             )
 
-    def _seated(self, letter: Letter, folder: Path, agreed: dict[str, Any]) -> Seat:
-        """This client in a run that it has agreed to. The weights that the run begins with come from its seed, or from
-        the server where the seed does not say."""
+    def _prepare(self, letter: Letter, folder: Path, agreed: dict[str, Any]) -> Seat:
+        """This client's part of a run: everything is prepared again from the agreed config and agreement.
+
+        The initial weights are drawn from the seed. If their digest differs (pretrained weights), the server sends
+        them."""
         try:
             agreement = Agreement.model_validate_json(agreed["agreement"])
             tree = parse_toml(agreed["config"])
@@ -158,60 +165,62 @@ class Home:
             )
         job = prepare(config, agreement.roster, self.device, begins=False)
         site = Site(job, site_federation(self.data, agreement, client, self.device), client)
-        seat = Seat(site, Versions(folder), folder, agreement.classes)
-        model = seat.known(letter, "base", agreed["base"], job.model)
-        return replace(seat, site=Site(job.begun(model), site.federation, client))
+        client_run = Seat(site, Versions(folder), folder, agreement.classes)
+        model = client_run.known(letter, "base", agreed["base"], job.model)
+        return replace(client_run, site=Site(job.begun(model), site.federation, client))
 
-    def _seat(self, question: Question) -> Seat:
-        """The run that a letter is about; after a restart, from what this client has agreed to."""
+    def _run_of(self, question: Question) -> Seat:
+        """The run of a request; after a restart, it is prepared from agreed.json."""
         run = str(question.run)
-        if run not in self._seats:
+        if run not in self._runs:
             folder = self._folder(question)
             agreed = _agreed(folder)
             if agreed is None:
                 raise RequestError(f"it has agreed to no run {run}")
             self._check_data(agreed)
-            self._seats = {run: self._seated(Letter(question), folder, agreed)}
-        return self._seats[run]
+            self._runs = {run: self._prepare(Letter(question), folder, agreed)}
+        return self._runs[run]
 
     def _training(self, question: Question) -> Seat:
-        """The same, of a letter to those who train: one who came later was told that it sends nothing more."""
-        seat = self._seat(question)
-        if seat.site.kind == "newcomer":
-            raise RequestError(f"it came later and takes no part: a letter {question.kind!r} is not for it")
-        return seat
+        """The run of a request to training clients. A newcomer refuses it: it has been told that it sends nothing."""
+        client_run = self._run_of(question)
+        if client_run.site.kind == "newcomer":
+            raise RequestError(f"it joined later and does not train: a request {question.kind!r} is not for it")
+        return client_run
 
     def _folder(self, question: Question) -> Path:
         if question.run is None:
-            raise RequestError(f"a letter {question.kind!r} is about no run")
+            raise RequestError(f"a request {question.kind!r} names no run")
         return self.folder / "runs" / question.run
 
     def _told(self, letter: Letter) -> Reply:
-        question, seat = letter.question, self._training(letter.question)
-        told = seat.hear(letter)
+        """Train in a round and reply with the upload."""
+        question = letter.question
+        client_run = self._training(question)
+        told = client_run.hear(letter)
 
         def train() -> Message:
-            held = seat.held(question.model_copy(update={"round": told.round}))
-            seat.versions.tidy({question.since, *question.back})
+            held = client_run.held(question.model_copy(update={"round": told.round}))
+            client_run.versions.tidy({question.since, *question.back})
             self.say(f"round {told.round}: training")
             began = time.perf_counter()
-            sent, left = seat.site.visit(told, held)
-            seat.versions.save(told.round, left)  # before anybody is told: an answer that counts can be gone on from
+            sent, left = client_run.site.visit(told, held)
+            client_run.versions.save(told.round, left)  # before the reply: if the reply counts, this state must exist
             seconds = time.perf_counter() - began
             self.say(f"round {told.round}: trained for {seconds:.1f} s, loss {sent.numbers.loss:.4f}")
             return sent
 
-        if seat.sums_only:
-            return self._sealed().visit(seat.site, question, told, train)
+        if client_run.sums_only:
+            return self._sealed().visit(client_run.site, question, told, train)
         sent = train()
         return Reply(Said(kind="sent", numbers=sent.numbers), sent.tensors)
 
     def _sealing(self, letter: Letter) -> Reply:
-        """A stage of a secure sum."""
-        seat = self._training(letter.question)
-        if not seat.sums_only:
-            raise RequestError(f"a letter {letter.question.kind!r} is for secure sums, and this run has none")
-        return self._sealed().answer(seat.site, letter.question)
+        """Answer a stage of a secure sum that has no tensors: keys, shares, unmask."""
+        client_run = self._training(letter.question)
+        if not client_run.sums_only:
+            raise RequestError(f"a request {letter.question.kind!r} is for secure sums, and this run has none")
+        return self._sealed().answer(client_run.site, letter.question)
 
     def _sealed(self) -> Sealer:
         if self._sealer is None:
@@ -221,36 +230,40 @@ class Home:
         return self._sealer
 
     def _sums(self, letter: Letter) -> Reply:
-        seat = self._training(letter.question)
-        if not asks_class_sums(seat.site.job):
-            raise RequestError(f"{seat.site.job.config.method.name} asks for no class sums: they stay here")
-        model = seat.model(letter)
-        if seat.sums_only:
-            return self._sealed().class_sums(seat.site, letter.question, lambda: seat.site.class_sums(model))
-        return Reply(Said(kind="sums"), seat.site.class_sums(model))
+        client_run = self._training(letter.question)
+        if not asks_class_sums(client_run.site.job):
+            raise RequestError(f"{client_run.site.job.config.method.name} asks for no class sums: they stay here")
+        model = client_run.model(letter)
+        if client_run.sums_only:
+            return self._sealed().class_sums(
+                client_run.site, letter.question, lambda: client_run.site.class_sums(model)
+            )
+        return Reply(Said(kind="sums"), client_run.site.class_sums(model))
 
     def _exam(self, letter: Letter) -> Reply:
-        question, seat = letter.question, self._training(letter.question)
-        _check_measures(seat, question.names)
-        values = seat.site.exam(question.names, seat.standing(letter), seat.held(question))
+        question = letter.question
+        client_run = self._training(question)
+        _check_measures(client_run, question.names)
+        values = client_run.site.exam(question.names, client_run.standing(letter), client_run.held(question))
         return _values(values)
 
     def _pooled(self, letter: Letter) -> Reply:
-        seat = self._training(letter.question)
-        _check_measures(seat, (POOLED,))
-        return _values(seat.site.pooled_exam(seat.model(letter)))
+        client_run = self._training(letter.question)
+        _check_measures(client_run, (POOLED,))
+        return _values(client_run.site.pooled_exam(client_run.model(letter)))
 
     def _finish(self, letter: Letter) -> Reply:
-        """The run is over: this client's own model, in a file."""
-        question, seat = letter.question, self._seat(letter.question)
-        standing, held, site = seat.standing(letter), seat.held(question), seat.site
+        """Make this client's own model at the end of the run, and write it to a file with a description."""
+        question = letter.question
+        client_run = self._run_of(question)
+        site = client_run.site
         kind, job = site.kind, site.job
-        before, after, net = site.make(standing, held)
+        before, after, net = site.make(client_run.standing(letter), client_run.held(question))
         assert net.card is not None
         net.card = replace(net.card, client=self.name)
         models = self.folder / "models"
         path = save_model(net, models / f"{question.run}{SUFFIX}")
-        settled = _calibrated(net, path, site)
+        calibration = _calibrated(net, path, site)
         about = {
             "run": question.run,
             "client": self.name,
@@ -260,19 +273,21 @@ class Home:
             "kind": kind,
             "round": question.round,
             "taken_part": question.since > 0,
-            "classes": list(seat.classes),
-            "accuracy": {"before": before, "after": after, **settled},
+            "classes": list(client_run.classes),
+            "accuracy": {"before": before, "after": after, **calibration},
             "finished": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }
         write_text(models / f"{question.run}.json", json.dumps(about, indent=1) + "\n")
         self.say(f"{job.config.method.name} is over: your model is {path} ({_percent(before)} → {_percent(after)})")
-        seat.versions.tidy({question.since})  # nobody goes back any more
-        self._seats = {}
+        client_run.versions.tidy({question.since})  # the server cannot go back to an earlier round any more
+        self._runs = {}
         return Reply(Said(kind="done"))
 
 
 def _calibrated(net: Network, path: Path, site: Site) -> dict[str, Any]:
-    """Where BatchNorm goes by the batch, a second file, calibrated on this client's samples: they are here now."""
+    """If BatchNorm uses batch statistics: write a second file with statistics of this client's samples.
+
+    Returns the entries for the description, {} if there is no second file."""
     made = calibrate_client(site.federation, net, site.client)
     if made is None:
         return {}
@@ -281,22 +296,22 @@ def _calibrated(net: Network, path: Path, site: Site) -> dict[str, Any]:
     return {"calibrated": found, "batch": site.job.config.measure.batch_size}
 
 
-def _check_measures(seat: Seat, names: Iterable[str]) -> None:
-    """A client measures what it was told that it would: other measures may tell more of its samples."""
-    wanted = measured(seat.site.job.config)
+def _check_measures(client_run: Seat, names: Iterable[str]) -> None:
+    """Refuse measures that were not in the agreed config: they could reveal more about the samples."""
+    wanted = measured(client_run.site.job.config)
     for name in names:
         if name not in wanted:
             raise RequestError(f"{name!r} is no measure of this run. Accepted: {', '.join(wanted)}")
 
 
 def _checksum(data: SiteData) -> str:
-    """What tells these data from others: a run goes on with those that it began with."""
+    """A checksum of the client's data. A run must continue with the data that it began with."""
     arrays = (array for part in (data.train, data.test) for array in (part.samples, part.labels))
     return checksum((data.classes, data.input), arrays)
 
 
 def _agreed(folder: Path) -> dict[str, Any] | None:
-    """What this client has agreed to; None: nothing yet."""
+    """The content of agreed.json; None if there is no such file."""
     path = folder / "agreed.json"
     try:
         found: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""A client's key: made on its machine, where the private half stays."""
+"""The key pair of a client. It is made on the client's machine, and the private key stays there."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torso.errors import RequestError
 from torso.federation.folder import ClientPlace, write_private
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
-_TAKEN = ("keys", "logs", "ca.crt", "federation.toml")  # what a client holds lies beside them, by its name
+_TAKEN = ("keys", "logs", "ca.crt", "federation.toml")  # a client's state is in a folder of its name, next to these
 
 
 def check_name(name: str) -> str:
-    """Names are names of files on every machine, and parts of messages."""
+    """The name, if it can be the name of a file on every system; RequestError otherwise."""
     if not _NAME.fullmatch(name):
         raise RequestError(
             f"--name {name!r} is no name. Accepted: 1 to 64 letters, digits, '.', '_' and '-', not starting with '.'"
@@ -26,7 +26,7 @@ def check_name(name: str) -> str:
 
 
 def make_key(place: ClientPlace, name: str) -> Path:
-    """A new pair, `keys/NAME` and `keys/NAME.pub`; the path of the public half, which goes to the server."""
+    """Make a key pair, `keys/NAME` and `keys/NAME.pub`. Returns the path of the public key, for the server."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -59,7 +59,7 @@ def make_key(place: ClientPlace, name: str) -> Path:
 
 
 def own_key(place: ClientPlace, name: str) -> Path:
-    """The private half, where this machine has one."""
+    """The path of this machine's private key; RequestError if it has none."""
     path = place.key(check_name(name))
     if not path.is_file():
         raise RequestError(
@@ -70,7 +70,7 @@ def own_key(place: ClientPlace, name: str) -> Path:
 
 
 def public_key(path: Path) -> bytes:
-    """The key in a file that `make_key` has written, in PEM; a private key is refused before it goes anywhere."""
+    """The public key in a file of `make_key`, in PEM. A private key is refused, so that it is not sent by mistake."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -92,7 +92,7 @@ def public_key(path: Path) -> bytes:
 
 
 def fingerprint(public: bytes) -> str:
-    """What two people compare over the telephone: the same text as `ssh-keygen -lf NAME.pub` shows."""
+    """The fingerprint of a public key, for people to compare: the same text as `ssh-keygen -lf NAME.pub` shows."""
     from cryptography.hazmat.primitives import serialization
 
     found = serialization.load_pem_public_key(public)

@@ -1,6 +1,7 @@
-"""What server and clients write to each other: a header of plain data, checked on both sides, and tensors beside it.
+"""The messages between server and clients: requests (`Letter`) and replies.
 
-A letter asks, a reply answers. Both are safetensors with the header in the metadata: no pickle, no code.
+Each has a header of plain data, which the receiver validates, and tensors. It is encoded as safetensors with the header
+in the metadata: no pickle, no code.
 """
 
 from __future__ import annotations
@@ -32,46 +33,56 @@ class _Header(BaseModel):
 
 
 class Question(_Header):
-    """What a letter asks.
+    """The header of a request. The kinds:
 
-    who: describe yourself · refused: you cannot take part · agree: take part in a run · told: take part in a round ·
-    sums: of your features by class · exam: measure your models · pooled: measure the generic model ·
-    finish: make your model, the run is over. In a secure sum (secure/): keys, shares, unmask."""
+    - who: describe yourself
+    - refused: you cannot take part
+    - agree: take part in a run
+    - told: train in a round
+    - sums: send the sums of your features by class
+    - exam: measure your models
+    - pooled: measure the generic model
+    - finish: the run is over, make your own model
+    - keys, shares, unmask: stages of a secure sum (secure/)
+
+    A comment that begins with a kind names the only kind that uses the field."""
 
     kind: Literal["who", "refused", "agree", "told", "sums", "exam", "pooled", "finish", "keys", "shares", "unmask"]
     protocol: int = PROTOCOL
-    run: Annotated[str, Field(pattern=_ID)] | None = None  # which run; none: asked before one
-    client: CountOrZero = 0  # the number that the client has in the run
-    round: CountOrZero = 0  # of the state that the question is about
-    since: CountOrZero = 0  # the last round in which the client's answer counted: what it holds is as that left it …
-    back: Many[CountOrZero] = ()  # … and other rounds that the server may go back to
-    numbers: MessageNumbers | None = None  # of what is told
-    base: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the tensors of the model that do not travel
-    origin: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the model that own models begin at
+    run: Annotated[str, Field(pattern=_ID)] | None = None  # id of the run; None: there is no run yet
+    client: CountOrZero = 0  # the client's number in the run
+    round: CountOrZero = 0  # the round of the server's state
+    since: CountOrZero = 0  # the last round in which the client's reply counted: it must use its state after this round
+    back: Many[CountOrZero] = ()  # other rounds whose states the client must keep: the run may be resumed there
+    numbers: MessageNumbers | None = None  # of the `Told` in the tensors
+    base: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the model's tensors that do not travel
+    origin: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the model that clients' own models start from
     names: Many[str] = ()  # exam: the measures
-    reason: Reason = ""  # refused
+    reason: Reason = ""  # refused: why
     config: str = ""  # agree: the run's config, as TOML
-    agreement: str = ""  # agree: what the clients have agreed on, as JSON
-    sealing: Sealing | None = None  # of a secure sum
+    agreement: str = ""  # agree: the agreement as this client may see it, as JSON
+    sealing: Sealing | None = None  # stages of a secure sum
 
 
 class Said(_Header):
-    """What a reply says; `lacks`: tensors that the server has to send along, `failed`: why there is no answer."""
+    """The header of a reply. `lacks`: the client asks for tensors; `failed`: it could not answer, for this reason."""
 
     kind: Literal[
         "described", "agreed", "sent", "sums", "values", "done", "lacks", "failed", "keys", "shares", "masked"
     ]
     protocol: int = PROTOCOL
     reason: Reason = ""
-    lacks: Many[str] = ()  # digests
+    lacks: Many[str] = ()  # lacks: the digests of the tensors that are missing
     description: str = ""  # described: as JSON
-    numbers: MessageNumbers | None = None  # of what is sent
-    values: Mapping[str, Many[float]] = {}
-    sealed: Sealed | None = None  # of a secure sum
+    numbers: MessageNumbers | None = None  # sent: of the upload in the tensors
+    values: Mapping[str, Many[float]] = {}  # values: measured values by name
+    sealed: Sealed | None = None  # stages of a secure sum
 
 
 @dataclass(frozen=True)
 class Letter:
+    """A request to a client: header and tensors."""
+
     question: Question
     tensors: Tensors = field(default_factory=dict)
 
@@ -83,18 +94,23 @@ class Letter:
         return cls(*decoded(data, Question))
 
     def message(self) -> Message:
-        """What is told, of a letter that tells something."""
+        """The header's numbers and the tensors of the `Told` in this request."""
         if self.question.numbers is None:
-            raise RequestError(f"a letter {self.question.kind!r} tells nothing. Expected: numbers in its header")
+            raise RequestError(
+                f"a request {self.question.kind!r} has no numbers in its header. Expected: those of what is sent"
+            )
         return Message(self.question.numbers, {n: t for n, t in self.tensors.items() if not n.startswith(_BESIDE)})
 
     def part(self, name: str) -> Tensors:
-        """Tensors beside what is told: `base`, `origin`, `shown`."""
-        return by_part({n: t for n, t in self.tensors.items() if n.startswith(_BESIDE)}).get(f"{_BESIDE}{name}", {})
+        """The additional tensors of one part: `base`, `origin` or `shown`; {} if there are none."""
+        additional = {n: t for n, t in self.tensors.items() if n.startswith(_BESIDE)}
+        return by_part(additional).get(f"{_BESIDE}{name}", {})
 
 
 @dataclass(frozen=True)
 class Reply:
+    """The reply of a client: header and tensors."""
+
     said: Said
     tensors: Tensors = field(default_factory=dict)
 
@@ -107,11 +123,11 @@ class Reply:
 
 
 class Unreadable(str):
-    """Why what has come back cannot be read."""
+    """The reason why a reply cannot be read. Other reasons, for a reply that has not come, are plain strings."""
 
 
 def reply_of(answer: bytes | Silence) -> Reply | str:
-    """What has come back from a client, or why nothing that can be read has."""
+    """The reply in a client's answer, or the reason why there is none."""
     if isinstance(answer, Silence):
         return answer.reason
     try:
@@ -124,7 +140,7 @@ _BESIDE = "+"
 
 
 def beside(name: str, tensors: Tensors) -> Tensors:
-    """Tensors by the names that they have beside a message."""
+    """The additional tensors of a part, by the names that they have in a request."""
     return {f"{_BESIDE}{name}/{key}": tensor for key, tensor in tensors.items()}
 
 
@@ -133,7 +149,7 @@ def failed(reason: str) -> Reply:
 
 
 def digest(tensors: Tensors, names: Iterable[str] | None = None) -> str:
-    """SHA-256 of tensors with their names, dtypes and shapes; none of no tensors."""
+    """The SHA-256 of tensors with their names, dtypes and shapes; "" if there are no tensors."""
     chosen = sorted(tensors if names is None else names)
     if not chosen:
         return ""

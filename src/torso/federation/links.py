@@ -1,5 +1,5 @@
-"""What the two sides need of the wire: bytes to clients and bytes back. Flower's is in `flower/`; tests have one in
-memory."""
+"""The interfaces of the transport: bytes to clients, and bytes back. `flower/` implements them; tests have another one
+in memory."""
 
 from __future__ import annotations
 
@@ -8,39 +8,42 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 Answer = Callable[[bytes], bytes]
-"""What a client does with a message: the bytes of the answer."""
+"""A client's message handler: the bytes of a request → the bytes of the reply."""
 
 
 @dataclass(frozen=True)
 class Silence:
-    """Why a client has not answered, in words."""
+    """A missing answer: the reason why a client has not answered, in words."""
 
     reason: str
 
 
 class ServerLink(Protocol):
-    """The server's end, open while a run goes on."""
+    """The server's side of the transport, open during a run."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *exc: object) -> None: ...
 
     def there(self) -> dict[int, str]:
-        """The clients that are connected now: the number of each connection (the same for a client as long as its key
-        is admitted), and the name under which the key was admitted; "" where nobody is asked for a key."""
+        """The clients that are connected now: number of the connection → name under which its key was admitted.
+
+        A client has the same number as long as its key is admitted. The name is "" if the server asks for no keys."""
         ...
 
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Silence]]:
-        """Send each of them its message; their answers as they come. Who has not answered after so many seconds, whose
-        connection is gone, or whose answer is an error of the wire: a `Silence`. Everybody is yielded once."""
+        """Send a message to each of these connections, and yield (connection, answer) as the answers arrive.
+
+        Each connection is yielded once. The answer is a `Silence` if none has come within `seconds`, if the
+        connection is gone, or if the transport reports an error."""
         ...
 
 
 class ClientLink(Protocol):
-    """A client's end."""
+    """A client's side of the transport."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *exc: object) -> None: ...
 
     def serve(self, answer: Answer) -> None:
-        """Wait for messages and answer them, one at a time, until somebody interrupts."""
+        """Answer messages one at a time, until the process is interrupted."""
         ...

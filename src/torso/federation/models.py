@@ -1,4 +1,4 @@
-"""The models that runs over a federation leave: each client's own on its machine, the generic one on the server."""
+"""Reads and exports the models of federation runs: each client's own on its machine, the generic one on the server."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _UNCALIBRATED = (
 
 @dataclass(frozen=True)
 class ClientModel:
-    """A client's own model of one run."""
+    """The file of a client's own model of one run."""
 
     path: Path
-    about: dict[str, Any]
+    about: dict[str, Any]  # its description, from the JSON file next to it
 
 
 def models_of(home: Path) -> list[ClientModel]:
@@ -43,42 +43,49 @@ def models_of(home: Path) -> list[ClientModel]:
         try:
             about = parse_json(path.with_suffix(".json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            continue  # the model comes first: a client that died between the two makes it again
+            continue  # the client ended between the model and its description: it will write both again
         found.append(ClientModel(path, about))
     return sorted(found, key=lambda model: str(model.about.get("finished", "")))
 
 
 def is_home(path: Path) -> bool:
-    """Whether a folder is where a client keeps what is its own."""
-    begun = (path / "runs").is_dir() and (path.parent / "federation.toml").is_file()  # no run has ended yet
+    """Whether a folder is that of a client, with its states and models."""
+    begun = (path / "runs").is_dir() and (path.parent / "federation.toml").is_file()  # no run has finished yet
     return ((path / "models").is_dir() or begun) and not (path / "config.toml").exists()
 
 
 def is_served(path: Path) -> bool:
-    """Whether a folder is that of a run over a federation, on the server."""
+    """Whether a folder is the server's run folder of a federation run."""
     return (path / AGREED).is_file()
 
 
 def export_own(home: Path, out: Path, run: str = "", form: Form = PLAIN) -> Exported:
-    """A client's own model, and a page that says how to use it, in a folder that is empty or not there yet."""
+    """Write a client's own model and a page about its use into a folder that is empty or does not exist yet.
+
+    `run`: the beginning of a run's id; the newest model of these runs is taken."""
     check_empty(out)
-    those = [model for model in models_of(home) if model.path.stem.startswith(run)]
-    if not those:
+    candidates = [model for model in models_of(home) if model.path.stem.startswith(run)]
+    if not candidates:
         raise RequestError(f"{str(home)!r} holds no model{f' of run {run}' if run else ''}: no run has ended here yet.")
-    chosen = those[-1]
-    name, twin = str(chosen.about.get("client", "client")), calibrated_path(chosen.path)
-    net = load_model(twin if form.norm == "calibrated" and twin.is_file() else chosen.path)
+    chosen = candidates[-1]
+    name = str(chosen.about.get("client", "client"))
+    calibrated = calibrated_path(chosen.path)
+    net = load_model(calibrated if form.norm == "calibrated" and calibrated.is_file() else chosen.path)
     card = net.card
     assert card is not None
     files = write_models(out, [(name, net)], form, more=_classes(card, chosen.about))
-    found = chosen.about.get("accuracy", {})
-    batch, before, after = (found.get(key) for key in ("batch", "after", "calibrated"))
-    done = [Calibration(name, card.calibrated, batch or 0, before, after)] if card.calibrated else []
-    return Exported(files, out / PAGE, done)
+    calibrations = []
+    if card.calibrated:
+        measured = chosen.about.get("accuracy", {})
+        before, after = measured.get("after"), measured.get("calibrated")  # "after": after personalisation
+        calibrations.append(Calibration(name, card.calibrated, measured.get("batch") or 0, before, after))
+    return Exported(files, out / PAGE, calibrations)
 
 
 def generic_of_run(folder: Path) -> tuple[Network, tuple[str, ...]]:
-    """The server's model of a run that has ended, and the names of its classes. What clients keep is not in it."""
+    """The server's model of a finished run, and the names of its classes.
+
+    Refused if clients keep parts of the model: then the server has no complete one."""
     charter, config = Charter.read(folder), Config.load(folder / "config.toml")
     if not (folder / "result.json").is_file() or not Result.read(folder).ok:
         raise RequestError(f"the run in {str(folder)!r} has not ended well: only such a run has models.")
@@ -95,7 +102,7 @@ def generic_of_run(folder: Path) -> tuple[Network, tuple[str, ...]]:
 
 
 def export_generic(folder: Path, out: Path, form: Form = PLAIN) -> Exported:
-    """The server's model, and a page that says how to use it. The server has no samples to calibrate BatchNorm on."""
+    """Write the server's model and a page about its use. The server has no samples to calibrate BatchNorm on."""
     check_empty(out)
     net, _ = generic_of_run(folder)
     batch = Config.load(folder / "config.toml").measure.batch_size
@@ -104,6 +111,6 @@ def export_generic(folder: Path, out: Path, form: Form = PLAIN) -> Exported:
 
 
 def _classes(card: Card, about: Mapping[str, Any]) -> str:
-    """The names of the classes, of a model whose card does not have them: it is older."""
+    """A sentence with the names of the classes, if the model is from an older version whose card has none."""
     names = () if card.class_names else about.get("classes", ())
     return f"The classes are, in the order of the logits: {', '.join(names)}." if names else ""

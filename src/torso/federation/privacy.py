@@ -1,8 +1,9 @@
-"""The secret of a private run: what its noise and its samples of clients are drawn from.
+"""The random secret of a private run, from which its noise and its samples of clients are drawn.
 
-In a simulation both follow from run.seed. Every client of a real federation knows the seed: it could work the noise
-out and take it off. So a real run has 32 bytes of the operating system's entropy in `privacy.key` of the server's run
-folder. With them, a resumed run draws the same again. Whoever can read the file can undo the privacy of the run.
+In a simulation both are drawn from run.seed. In a real federation every client knows the seed and could compute the
+noise and subtract it. So a real run uses 32 random bytes of the operating system. They are in `privacy.key` of the
+server's run folder, so that a resumed run draws the same noise. Whoever can read this file can undo the privacy of the
+run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _BYTES = 32
 
 
 def with_secret(job: Job, folder: Path, resume: bool) -> Job:
-    """The job as it is, or with the secret of its run folder where it is private; a new run makes one."""
+    """The job with the secret of its run folder, if it is private; a new run makes the secret."""
     if job.privacy is None:
         return job
     private = replace(job.privacy, secret=_read(folder / KEY) if resume else _made(folder / KEY))

@@ -1,4 +1,4 @@
-"""Why something failed, as another machine is told: in words that are fit for its terminal, without what is private."""
+"""Makes error messages safe to send to another machine, and messages from other machines safe to print."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ _LONGEST = 2000
 
 
 def printable(text: str) -> str:
-    """Words from another machine: one line without control characters, and not a book."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text[:_LONGEST]).split())
+    """Text from another machine, as one line of limited length without control characters."""
+    characters = (character if character.isprintable() else " " for character in text[:_LONGEST])
+    return " ".join("".join(characters).split())
 
 
 def reason_of(error: Exception) -> str:
-    """What may leave this machine. Texts of errors that are not Torso's may hold anything: of those, kind and place."""
+    """The description of an error that may be sent to another machine.
+
+    The text of an error that is not Torso's may contain private data, so only its type and its place are sent."""
     foreign = error.__cause__ if isinstance(error, TorsoError) else error
     if foreign is None:
         return printable(str(error))

@@ -1,4 +1,4 @@
-"""The engine of a real federation: a piece of work is a letter to each client, its result what they reply."""
+"""The engine of a real federation: it sends work as requests to clients, and yields the results from their replies."""
 
 from __future__ import annotations
 
@@ -25,20 +25,25 @@ T = TypeVar("T")
 
 
 class Seats(Protocol):
-    """Who sits where: which client is reached over which connection."""
+    """The clients of a run and their connections."""
 
     def taken(self) -> Mapping[int, int]:
-        """Client → connection, of those who are there now; newcomers that have just come are seated first."""
+        """Client → connection, of all that are there now; clients that have just connected are included."""
         ...
 
     def name(self, client: int) -> str: ...
 
-    def test_samples(self, client: int) -> int: ...
+    def test_samples(self, client: int) -> int:
+        """The number of test samples in the client's description."""
+        ...
 
 
 class Remote:
-    """`local`: where the server works for itself, on a test set of its own; none: it has none. `given_up`: whether
-    somebody wants the run to stop, who need not wait for clients."""
+    """An engine whose clients are on other machines.
+
+    `deadline`: seconds for the replies to one piece of work. `wait`: seconds to wait for the least number of clients.
+    `local`: the engine for work on the server's own test set; None: it has no test set. `given_up`: whether the user
+    has asked to stop, so that waiting for clients ends."""
 
     def __init__(
         self,
@@ -65,10 +70,12 @@ class Remote:
             self.local.__exit__(*exc)
 
     def present(self) -> Collection[int]:
-        least, training = self.job.config.train.min_clients, set(self.job.roster.training.tolist())
+        """The training clients that are there; waits until there are train.min_clients of them."""
+        least = self.job.config.train.min_clients
+        training = set(self.job.roster.training.tolist())
         until = time.monotonic() + self.wait
         told = False
-        while len(here := self.seats.taken().keys() & training) < least:  # who came later does not train
+        while len(here := self.seats.taken().keys() & training) < least:  # newcomers do not train
             if time.monotonic() > until or self.given_up():
                 raise PlaceLost(
                     f"{len(here)} clients are there and train.min_clients = {least}; waited {self.wait:.0f} s "
@@ -84,11 +91,13 @@ class Remote:
         self.book.counted(round, clients)
 
     def repaired(self) -> tuple[str, ...]:
-        notes, self._notes = tuple(dict.fromkeys(self._notes)), []  # who is not there is so for every question
+        """Remarks since the last call, without duplicates: a missing client is noted at every request."""
+        notes = tuple(dict.fromkeys(self._notes))
+        self._notes = []
         return notes
 
     def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
-        """Replies in the order of `clients`; of who does not answer in time there is none."""
+        """The results in the order of `clients`; clients without a usable reply are left out."""
         at_server: Any = work
         if isinstance(at_server, ServerExam | TestCounts) or list(clients) == [SERVER]:
             if self.local is None:
@@ -96,55 +105,62 @@ class Remote:
             yield from self.local.map(work, clients, store)
             return
         errand = errand_of(work, self.job, self.book, self.seats.test_samples)
-        order, done, came = list(clients), 0, dict[int, Any]()
+        order = list(clients)
+        done = 0  # clients whose results have been yielded
+        waiting: dict[int, Any] = {}  # results that arrived before their turn
         for client, result in self.ask(errand, order):
-            came[client] = result
-            while done < len(order) and order[done] in came:
-                found = came.pop(order[done])
+            waiting[client] = result
+            while done < len(order) and order[done] in waiting:
+                found = waiting.pop(order[done])
                 done += 1
                 if found is not None:
                     yield found
 
     def ask(self, errand: Errand, clients: Sequence[int]) -> Iterator[tuple[int, Any]]:
-        """Each client with what it replies, or with what stands for it, as they come; tensors are sent to those who
-        lack them."""
-        seats, until = self.seats.taken(), time.monotonic() + self.deadline
+        """Pairs of client and result, as the replies arrive.
+
+        A client that lacks tensors is asked again with these tensors."""
+        seats = self.seats.taken()
+        until = time.monotonic() + self.deadline
         there = [client for client in clients if client in seats]
         for client in clients:
             if client not in seats:
                 self._notes.append(f"{self.seats.name(client)} is not there")
                 yield client, errand.nothing()
-        letters = {client: errand.letter(client) for client in there}
-        while letters:
+        requests = {client: errand.letter(client) for client in there}
+        while requests:
             lacking: dict[int, Letter] = {}
-            for client, reply in self._exchange(letters, seats, max(until - time.monotonic(), 0.0)):
-                wanted = self._lacked(errand, letters[client], reply)
+            for client, reply in self._exchange(requests, seats, max(until - time.monotonic(), 0.0)):
+                wanted = self._lacked(errand, requests[client], reply)
                 if wanted is not None:
                     lacking[client] = wanted
                 else:
                     yield client, self._result(errand, client, reply)
-            letters = lacking
+            requests = lacking
 
     def _exchange(
-        self, letters: Mapping[int, Letter], seats: Mapping[int, int], seconds: float
+        self, requests: Mapping[int, Letter], seats: Mapping[int, int], seconds: float
     ) -> Iterator[tuple[int, Reply | str]]:
-        """Each client with its reply, or with why there is none."""
-        clients = {seats[client]: client for client in letters}
-        for seat, answer in self.link.exchange({seats[c]: letter.encode() for c, letter in letters.items()}, seconds):
-            yield clients[seat], reply_of(answer)
+        """Pairs of client and its reply, or the reason why there is none."""
+        clients = {seats[client]: client for client in requests}
+        for connection, answer in self.link.exchange(
+            {seats[c]: letter.encode() for c, letter in requests.items()}, seconds
+        ):
+            yield clients[connection], reply_of(answer)
 
     def _lacked(self, errand: Errand, letter: Letter, reply: Reply | str) -> Letter | None:
-        """The letter once more with the tensors that the client lacks, where it lacks some."""
+        """The request again, with the tensors that the client lacks; None if the reply is not about missing tensors."""
         if isinstance(reply, str) or reply.said.kind != "lacks":
             return None
         known = errand.known()
         more = [beside(*known[wanted]) for wanted in reply.said.lacks if wanted in known]
         added = {name: tensor for tensors in more for name, tensor in tensors.items()}
         if not added or added.keys() <= letter.tensors.keys():
-            return None  # it asks for what nobody has, or for what it was sent: it has not answered
+            return None  # it asks for unknown tensors, or for those that it was sent: treated as a wrong reply
         return replace(letter, tensors={**letter.tensors, **added})
 
     def _result(self, errand: Errand, client: int, reply: Reply | str) -> Any:
+        """The result from a reply, or its replacement if the reply is missing or wrong."""
         name = self.seats.name(client)
         if not isinstance(reply, str) and reply.said.kind != errand.reply:
             reply = reply.said.reason or f"it said {reply.said.kind!r}"

@@ -1,4 +1,4 @@
-"""A run over a real federation, from its config to the run folder on the server and a model on every client."""
+"""Runs an experiment over a real federation: `torso federation run`, on the server."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ from torso.runs.run import Stopped
 AGREED = "federation.json"
 Say = Callable[[str], None]
 ServerData = Callable[[Agreement], Federation]
-"""What was agreed on → what the server has: a test set, and no sample of a client."""
+"""A function: agreement → the server's data, which are a test set and no sample of a client."""
 
 
 def test_set(path: Path, config: Config) -> ServerData:
-    """A test set of the server's own, from a file or folder."""
+    """The server's test set, from a file or folder."""
     found = read_test(path, config.data, wants_of(config.model.body, config.model.weights))
     return lambda agreement: server_federation(found, agreement, torch.device("cpu"))
 
 
-test_set.__test__ = False  # type: ignore[attr-defined]
+test_set.__test__ = False  # type: ignore[attr-defined]  # pytest must not collect it
 
 
 @dataclass(frozen=True)
 class Charter:
-    """What a run over a federation is known by: its number, what its clients agreed on, and who has its model."""
+    """The content of federation.json in the run folder."""
 
-    run: str
+    run: str  # id of the run
     agreement: Agreement
-    delivered: tuple[str, ...] = ()
+    delivered: tuple[str, ...] = ()  # names of the clients that have made their own model
 
     def write(self, folder: Path) -> None:
         tree = {"run": self.run, "delivered": list(self.delivered), "agreement": self.agreement.model_dump(mode="json")}
@@ -75,7 +75,7 @@ class Charter:
             agreement = Agreement.model_validate_json(json.dumps(tree["agreement"]))
             return cls(str(tree["run"]), agreement, tuple(map(str, tree["delivered"])))
         except FileNotFoundError:
-            begun = (folder / "config.toml").exists()  # killed between the two, or a simulation
+            begun = (folder / "config.toml").exists()  # a run that was killed before this file, or a simulation
             advice = "Delete the folder, or give another --out, and leave" if begun else "Leave"
             raise RequestError(
                 f"--resume: {str(folder)!r} holds no run of a federation (no {AGREED}). "
@@ -100,29 +100,31 @@ def run_federation(
 ) -> Result:
     """Train, measure and record one experiment with clients that hold their own data.
 
-    `server_data`: a test set of the server's own (`test_set`). `describe`: a file for what clients say of themselves.
-    `command`: what a person would type to go on.
-    Called again with `resume` on a run that has ended, it brings the models to those who were not there at the end."""
-    config, stop = for_federation(config), stop or Stop()
+    `server_data`: the server's test set (`test_set`). `describe`: a file for the descriptions of the clients.
+    `command`: the command that continues the run, for messages.
+    With `resume` on a finished run, clients that were absent at its end make their models now."""
+    config = for_federation(config)
+    stop = stop or Stop()
     charter = Charter.read(out) if resume else None
-    known = _Task.of(config, charter.agreement, server_data) if charter else None
-    folder = RunFolder.check(out, known.job.config if known else config, resume)  # before anybody is waited for
+    prepared = _PreparedRun.of(config, charter.agreement, server_data) if charter else None
+    # checked before waiting for clients
+    folder = RunFolder.check(out, prepared.job.config if prepared else config, resume)
     with link:
-        hall = Assembly(link, config, charter.run if charter else uuid.uuid4().hex, say)
+        clients = Assembly(link, config, charter.run if charter else uuid.uuid4().hex, say)
         options = config.run.flower
-        least = 1 if folder.finished else config.train.min_clients  # one is enough to be handed its model
+        least = 1 if folder.finished else config.train.min_clients  # a finished run waits for any client without model
         wanted = 1 if folder.finished else options.clients or least
-        hall.gather(wanted, least, options.wait, lambda: _heed(stop))
+        clients.gather(wanted, least, options.wait, lambda: _raise_if_stopped(stop))
         if describe is not None:
-            note_descriptions(describe, [description for description, _ in hall.described.values()])
-        if charter is None or known is None:
-            charter = Charter(hall.run, hall.agree())
-            known = _Task.of(config, charter.agreement, server_data)
-        hall.agreement = charter.agreement
-        job, here = known.job, known.here
+            note_descriptions(describe, [description for description, _ in clients.described.values()])
+        if charter is None or prepared is None:
+            charter = Charter(clients.run, clients.agree())
+            prepared = _PreparedRun.of(config, charter.agreement, server_data)
+        clients.agreement = charter.agreement
+        job = prepared.job
         if job.privacy:
             job.privacy.settle()
-        for remark in (*known.left_out, *_about_sums(job)):
+        for remark in (*prepared.left_out, *_about_sums(job)):
             say(remark)
         folder = RunFolder.check(out, job.config, resume)
         if not resume:
@@ -130,20 +132,21 @@ def run_federation(
             charter.write(out)
         job = with_secret(job, out, resume)
         book = Book(charter.run)
-        ledger = _Ledger(out, charter)
-        hall.changed = ledger.agreed
+        record = _CharterFile(out, charter)
+        clients.changed = record.agreed
         with folder.held():
-            hall.seat(job)
-            local = OneByOne(job.net, here, workers=1) if here is not None else None
+            clients.seat(job)
+            own_data = prepared.own_data
+            local = OneByOne(job.net, own_data, workers=1) if own_data is not None else None
             times = (options.deadline, options.wait)
-            with _engine(job)(job, link, hall, book, *times, local, lambda: stop.asked) as engine:
-                _remember(book, folder, job)
+            with _engine(job)(job, link, clients, book, *times, local, lambda: stop.asked) as engine:
+                _restore(book, folder, job)
                 if folder.finished:
                     result = Result.read(out)
                 else:
                     result = play(job, engine, folder, resume, listener, stop, command)
                 if result.ok:
-                    missing = deliver(job, engine, hall, book, folder, ledger)
+                    missing = deliver(job, engine, clients, book, folder, record)
                     for note in engine.repaired():
                         say(note)
                     if missing:
@@ -153,6 +156,7 @@ def run_federation(
 
 
 def _engine(job: Job) -> type[Remote]:
+    """The class of the engine: with secure sums or without."""
     if job.config.run.flower.secure.kind == "none":
         return Remote
     from torso.federation.secure.remote import SecureRemote  # needs Flower
@@ -161,51 +165,52 @@ def _engine(job: Job) -> type[Remote]:
 
 
 def _about_sums(job: Job) -> list[str]:
-    """What the server's operator should know of secure sums."""
+    """Remarks about secure sums for the operator of the server."""
     if job.config.run.flower.secure.kind == "none":
         return []
     return ["the server opens sums over the participants only (SecAgg+); a checkpoint is written after every round"]
 
 
-def _heed(stop: Stop) -> None:
+def _raise_if_stopped(stop: Stop) -> None:
     if stop.asked:
         raise Stopped("stopped while clients were waited for: nothing has changed")
 
 
 @dataclass(frozen=True)
-class _Task:
-    """A run worked out, as soon as it is known what its clients agree on."""
+class _PreparedRun:
+    """A run that is ready to begin: everything that follows from the config and the agreement."""
 
     job: Job
-    here: Federation | None  # what the server has of its own
-    left_out: list[str]
+    own_data: Federation | None  # of the server
+    left_out: list[str]  # remarks about measures that are left out
 
     @classmethod
-    def of(cls, config: Config, agreement: Agreement, server_data: ServerData | None) -> _Task:
-        here = server_data(agreement) if server_data else None
-        job, left_out = fitted(config, replace(agreement.roster, test_samples=len(here.test.labels) if here else 0))
-        return cls(job, here, left_out)
+    def of(cls, config: Config, agreement: Agreement, server_data: ServerData | None) -> _PreparedRun:
+        own_data = server_data(agreement) if server_data else None
+        test_samples = len(own_data.test.labels) if own_data else 0
+        job, left_out = fitted(config, replace(agreement.roster, test_samples=test_samples))
+        return cls(job, own_data, left_out)
 
 
-class _Ledger:
-    """Keeps the charter of a run's folder up to date."""
+class _CharterFile:
+    """Writes federation.json again after every change."""
 
     def __init__(self, folder: Path, charter: Charter) -> None:
         self.folder, self.charter = folder, charter
 
     def agreed(self, agreement: Agreement) -> None:
-        self._now(replace(self.charter, agreement=agreement))
+        self._write(replace(self.charter, agreement=agreement))
 
     def delivered(self, name: str) -> None:
-        self._now(replace(self.charter, delivered=(*self.charter.delivered, name)))
+        self._write(replace(self.charter, delivered=(*self.charter.delivered, name)))
 
-    def _now(self, charter: Charter) -> None:
+    def _write(self, charter: Charter) -> None:
         self.charter = charter
         charter.write(self.folder)
 
 
 def for_federation(config: Config) -> Config:
-    """The same config with `run.engine = flower`, or why a real federation cannot run it, by key."""
+    """The config with `run.engine = flower`; RequestError if a real federation cannot run it."""
     method = config.method
     refusals = {
         f"attack.kind = {config.attack.kind!r} is for simulations: real clients attack by themselves. Accepted: none": (
@@ -236,16 +241,17 @@ def for_federation(config: Config) -> Config:
     for reason, wrong in refusals.items():
         if wrong:
             raise RequestError(reason)
-    # before anybody sees a private round, it is on disk; and a round of secure sums that is played again with other
-    # participants would tell, by the difference, what single ones sent
+    # A checkpoint after every round, so that no round is repeated after a crash. A private round that is repeated costs
+    # privacy that is not accounted for. A round of secure sums that is repeated with other participants reveals single
+    # uploads: they are the difference of the two sums.
     once = config.privacy.on or config.run.flower.secure.kind != "none"
     return config.but("run.engine=flower", *(["run.checkpoint_every=1"] if once else []))
 
 
 def fitted(config: Config, roster: Roster) -> tuple[Job, list[str]]:
-    """The job, without measures that a real federation cannot take; and which those are, in words."""
-    plain = config.but("measure.names=[]", "measure.during=[]")
-    keeps = prepare(plain, roster).keeps_parts
+    """The job without the measures that a real federation cannot take, and a remark about each of these."""
+    without_measures = config.but("measure.names=[]", "measure.during=[]")
+    keeps = prepare(without_measures, roster).keeps_parts
     reasons: dict[str, str] = {}
     for name in dict.fromkeys((*config.measure.names, *config.measure.during)):
         measure = measures[name]
@@ -259,17 +265,17 @@ def fitted(config: Config, roster: Roster) -> tuple[Job, list[str]]:
             reasons[name] = "the server has no test set"
         elif measure.of == "server" and keeps:
             reasons[name] = f"{config.method.name} keeps parts of the model at its clients, and they stay there"
-    taken = {
+    kept = {
         key: [name for name in names if name not in reasons]
         for key, names in (("names", config.measure.names), ("during", config.measure.during))
     }
-    lists = [f"measure.{key}={json.dumps(names)}" for key, names in taken.items()]
+    lists = [f"measure.{key}={json.dumps(names)}" for key, names in kept.items()]
     left_out = [f"{name} is not measured: {reason}" for name, reason in reasons.items()]
     return prepare(config.but(*lists), roster), left_out
 
 
-def _remember(book: Book, folder: RunFolder, job: Job) -> None:
-    """Who was heard in which round, up to the newest checkpoint."""
+def _restore(book: Book, folder: RunFolder, job: Job) -> None:
+    """Fill the book from the run's history, up to the newest checkpoint."""
     found = folder.newest(job.model)
     done = found.state.round if found else 0
     for line in folder.history():
@@ -278,17 +284,18 @@ def _remember(book: Book, folder: RunFolder, job: Job) -> None:
     book.checkpoints = lambda: rounds_of(folder.path / "checkpoints")
 
 
-def deliver(job: Job, engine: Remote, hall: Assembly, book: Book, folder: RunFolder, ledger: _Ledger) -> list[str]:
-    """Every client that is there gets its own model: those that trained, and those that came later. The names of those
-    that still have none."""
+def deliver(
+    job: Job, engine: Remote, clients: Assembly, book: Book, folder: RunFolder, record: _CharterFile
+) -> list[str]:
+    """Let every client that is there make its own model, newcomers too. Returns the names of those without a model."""
     found = folder.newest(job.model)
     assert found is not None
     state = found.state
     visit = evaluation_of(job, job.stage(state.round), state).visit
     assert isinstance(visit, LastVisit)
     errand = Finishing(job, book, visit)
-    waiting = [client for client in hall.taken() if hall.name(client) not in ledger.charter.delivered]
+    waiting = [client for client in clients.taken() if clients.name(client) not in record.charter.delivered]
     for client, made in engine.ask(errand, waiting):
         if made:
-            ledger.delivered(hall.name(client))
-    return [name for name in ledger.charter.agreement.names if name not in ledger.charter.delivered]
+            record.delivered(clients.name(client))
+    return [name for name in record.charter.agreement.names if name not in record.charter.delivered]

@@ -1,4 +1,4 @@
-"""A client in one run: what it holds, and the model that a letter speaks of."""
+"""A client's part of one run: its states, and the models that requests are about."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torso.runs.site import Site, Standing
 
 
 class Lacks(TorsoError):
-    """The server speaks of tensors that this client does not have: it has to send them along."""
+    """Raised if a request has the digest of tensors that this client does not have: the server must send them."""
 
     def __init__(self, digests: Iterable[str]) -> None:
         self.digests = tuple(digests)
@@ -30,29 +30,36 @@ class Lacks(TorsoError):
 
 @dataclass
 class Seat:
-    """This client in one run."""
+    """This client's part of one run."""
 
     site: Site
-    versions: Versions
+    versions: Versions  # its states after each round
     folder: Path
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # names
 
     @property
     def sums_only(self) -> bool:
-        """Whether the server gets nothing of this client but in a secure sum."""
+        """Whether this client sends uploads only as parts of a secure sum."""
         return self.site.job.config.run.flower.secure.kind != "none"
 
     def held(self, question: Question) -> ClientState:
-        """What the client holds, as the last round that counted left it. A new stage begins with nothing."""
+        """The client's state after the last round in which its reply counted; empty at the start of a new stage."""
         stage = self.site.job.stage(question.round)
         return self.versions.at(question.since if question.since >= stage.first else 0)
 
     def known(self, letter: Letter, part: str, wanted: str, names: Iterable[str]) -> Tensors:
-        """Tensors by their digest: those that the run begins with, or those that the server has sent."""
-        model, names = self.site.job.model, tuple(names)
-        if not wanted or wanted == digest(model, names):
-            return {name: model[name] for name in names} if wanted else {}
-        path, sent = self.folder / f"known-{wanted}{SUFFIX}", letter.part(part)
+        """The tensors with the digest `wanted`; "": none.
+
+        They are those of the initial model named `names`, those in this request, or those of an earlier request, which
+        are in a file. If they are none of these, `Lacks` is raised."""
+        if not wanted:
+            return {}
+        model = self.site.job.model
+        names = tuple(names)
+        if wanted == digest(model, names):
+            return {name: model[name] for name in names}
+        path = self.folder / f"known-{wanted}{SUFFIX}"
+        sent = letter.part(part)
         if sent:
             if wrong := misfit(sent, model):
                 raise RequestError(f"the server sent {wrong}")
@@ -69,15 +76,16 @@ class Seat:
         return found
 
     def hear(self, letter: Letter) -> Told:
-        """What the letter tells, with all that does not travel."""
+        """The `Told` of a request, completed with the tensors that do not travel."""
         message = letter.message()
         stage = self.site.job.stage(message.numbers.round)
         origin = self.known(letter, "origin", letter.question.origin, stage.moving)
         return self.site.hear(message, self.model(letter), origin or None)
 
     def model(self, letter: Letter) -> Tensors:
-        """The whole model that a letter is about: what travels in it, and what the client should have already."""
-        model, travels = self.site.job.model, by_part(letter.tensors).get("model", {})
+        """The whole model of a request: the tensors in it, and those that the client should have already."""
+        model = self.site.job.model
+        travels = by_part(letter.tensors).get("model", {})
         if wrong := misfit(travels, model):
             raise RequestError(f"the server sent {wrong}")
         rest = (name for name in model if name not in travels)

@@ -1,6 +1,6 @@
-"""What the machine of one client has: its own files, in any of the formats that a simulation reads.
+"""Reads the data of one client, in any of the formats that a simulation reads.
 
-n samples, F channels or features.
+Shapes: n samples, F channels or features.
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ _FORMATS = (
     "an .npz file with train_images and train_labels (or train_samples), a .csv, .jsonl or .parquet file, a folder "
     "with train.csv and test.csv, or a folder of images CLASS/*.png, in train/ and test/ where both are given"
 )
-_NEED_A_FILE = {"cifar10", "cifar100", "fashion-mnist", "femnist"}  # layouts of their own
-_NEED_NONE = {"digits", "given", "synthetic"}
+_NEED_A_FILE = {"cifar10", "cifar100", "fashion-mnist", "femnist"}  # sources with special file layouts
+_NEED_NONE = {"digits", "given", "synthetic"}  # sources that read no file
 MOMENTS = ("count", "total", "squares")
-_MOST_CLASSES = 10_000  # of labels without names: a larger label is a slip
+_MOST_CLASSES = 10_000  # if labels have no names: a larger label is taken for an error
 
 
 @dataclass(frozen=True, eq=False)
 class SiteData:
-    """Samples of one client as they are stored, and what its classes are called there."""
+    """The samples of one client as its files have them, with the client's own labels."""
 
     train: Labelled
     test: Labelled  # may be empty
-    classes: tuple[str, ...]  # names, by the client's own labels
-    input: Known  # with mean and std where the files give them
-    augment: str = "none"  # what the source suggests
-    dataset: str = ""  # name of the data, where the file gives one
-    remarks: tuple[str, ...] = ()  # what a person should know of the data
-    columns: tuple[Column, ...] = ()  # of a table: what features were made of; test rows may have categories alone
+    classes: tuple[str, ...]  # names; the client's own labels are indices into it
+    input: Known  # with mean and std if the files have them
+    augment: str = "none"  # the augmentation that the source suggests
+    dataset: str = ""  # name of the data, if the file has one
+    remarks: tuple[str, ...] = ()  # for the user
+    columns: tuple[Column, ...] = ()  # of a table; may have categories that occur in test rows only
 
     @property
     def told(self) -> SiteData:
-        """As others are told of it: without categories that only test rows have."""
+        """The data as the server is told of them: without categories that occur in test rows only."""
         return self.in_columns(met(self.train.samples, self.columns)) if self.columns else self
 
     def in_columns(self, columns: Columns) -> SiteData:
-        """With the features of these columns of the same table."""
+        """The same rows with features made from these columns, which may have other categories in another order."""
         if self.columns == tuple(columns):
             return self
         train, test = (in_columns(part, self.columns, columns) for part in (self.train, self.test))
         return replace(self, train=train, test=test, columns=tuple(columns), input=of_columns(columns))
 
     def description(self, name: str) -> Description:
-        """What the server is told before the first round."""
+        """The description for the server, before the first round."""
         return Description(
             name=name,
             torso=TORSO,
@@ -86,9 +86,10 @@ class SiteData:
 
     @property
     def moments(self) -> Tensors:
-        """Count, total and squares of the training samples, float64 [F], which add up to those of all clients.
+        """Count, sum and sum of squares of the training samples per channel or feature, float64 [F]; {} for texts.
 
-        Of images they are whole numbers, of bytes from 0 to 255: sums of these are exact, in whatever order."""
+        The server adds them up over clients. For images they are whole numbers (of bytes from 0 to 255), so the sums
+        are exact in any order."""
         if isinstance(self.input, Pixels):
             levels = np.arange(256)
             sums: Sequence[Any] = [histogram(self.train.samples) @ of for of in (levels**0, levels, levels**2)]
@@ -100,13 +101,13 @@ class SiteData:
         return {name: torch.from_numpy(part.astype(np.float64)) for name, part in zip(MOMENTS, sums, strict=True)}
 
     def labels_among(self, classes: Sequence[str]) -> tuple[Ints, Ints]:
-        """Training and test labels as places in a list of class names; −1 where the list does not have the class."""
-        place = {name: number for number, name in enumerate(classes)}
-        table = np.array([place.get(name, -1) for name in self.classes], dtype=np.int64)
+        """Training and test labels as indices into another list of class names; -1 if it does not have the class."""
+        index = {name: number for number, name in enumerate(classes)}
+        table = np.array([index.get(name, -1) for name in self.classes], dtype=np.int64)
         return table[self.train.labels], table[self.test.labels]
 
     def within(self, classes: Sequence[str]) -> tuple[SiteData, int]:
-        """Only what is of these classes, and how many training samples that leaves out."""
+        """The samples of these classes only, and the number of training samples that are left out."""
         train, test = self.labels_among(classes)
         kept = replace(
             self, train=self.train.take(np.flatnonzero(train >= 0)), test=self.test.take(np.flatnonzero(test >= 0))
@@ -115,18 +116,19 @@ class SiteData:
 
 
 def read_site(path: str | Path, options: DataConfig, name: str, wants: Wants = ANYTHING) -> SiteData:
-    """What lies at `path`, texts tokenised as a body wants it. Where no part of it is for testing, a part is held out,
-    drawn by the client's name."""
-    found, parted = _read(Path(path).expanduser(), options, wants)
-    _refuse_words_of_rows(found.told)
-    if not parted:
+    """Read a client's file or folder. `wants`: what the body expects; texts are tokenised for it.
+
+    If the data have no test part, one is held out at random; the client's name is the key of the draw."""
+    found, has_test = _read(Path(path).expanduser(), options, wants)
+    _refuse_identifying_categories(found.told)
+    if not has_test:
         train, test = divided_in_two(name, ClientSamples(found.train.samples, found.train.labels), None)
         return replace(found, train=Samples(*train), test=Samples(*test))
     return found
 
 
-def _refuse_words_of_rows(told: SiteData) -> None:
-    """Categories are told to the server: those of a column that tells rows apart, such as a name, must not be."""
+def _refuse_identifying_categories(told: SiteData) -> None:
+    """Refuse a column that has almost as many categories as rows, such as a name: categories are sent to the server."""
     for column in told.columns:
         if len(told.train) >= FEW and len(column.categories) > len(told.train) / 2:
             raise RequestError(
@@ -137,26 +139,27 @@ def _refuse_words_of_rows(told: SiteData) -> None:
 
 
 def read_test(path: str | Path, options: DataConfig, wants: Wants = ANYTHING) -> SiteData:
-    """A test set for the server: what at `path` is for testing, or all of it where it does not say."""
+    """Read a test set for the server: the test part of a file or folder, or all of it if it has no parts."""
     path = Path(path).expanduser()
-    found, parted = _read(path, options, wants, for_test=True)
-    test = found.test if parted else found.train
-    if path.suffix.lower() in (".csv", ".jsonl", ".parquet"):  # whose source holds rows out
-        both = found.train, found.test
-        test = Samples(*(np.concatenate([getattr(part, of) for part in both]) for of in ("samples", "labels")))
+    found, has_test = _read(path, options, wants, for_test=True)
+    test = found.test if has_test else found.train
+    if path.suffix.lower() in (".csv", ".jsonl", ".parquet"):  # their source has held out a part of the rows
+        samples = np.concatenate([found.train.samples, found.test.samples])
+        labels = np.concatenate([found.train.labels, found.test.labels])
+        test = Samples(samples, labels)
     return replace(found, train=found.train.take(np.arange(0)), test=test)
 
 
 def _read(path: Path, options: DataConfig, wants: Wants, for_test: bool = False) -> tuple[SiteData, bool]:
-    """What is there, and whether it says what is for testing; if not, all of it is in the training part.
+    """The data of a file or folder, and whether they have a test part; if not, all samples are in the training part.
 
-    `for_test`: what is for testing is all that is looked at, where it can be told apart."""
+    `for_test`: read only the test part, if there is one."""
     if not path.exists():
         raise RequestError(f"data {str(path)!r} does not exist. Expected: {_FORMATS}")
     source = _format(path, options.source)
     own = options.model_copy(update={"root": str(path), "source": source})
     try:
-        dataset, parted = _load(path, own, for_test)
+        dataset, has_test = _load(path, own, for_test)
     except MemoryError as error:
         raise RequestError(f"data {str(path)!r} do not fit into memory: {error}") from None
     if not len(dataset.train):
@@ -175,11 +178,14 @@ def _read(path: Path, options: DataConfig, wants: Wants, for_test: bool = False)
         remarks=whole.remarks,
         columns=whole.columns,
     )
-    return found, parted
+    return found, has_test
 
 
 def _format(path: Path, source: str) -> str:
-    """Of the file or folder; `data.source` where it names a layout of its own, or the file does not show it."""
+    """The source that reads a file or folder.
+
+    It is that of the file's suffix. `data.source` is used if it has a special file layout or is a plugin's, or if the
+    suffix is unknown."""
     if source in _NEED_A_FILE or source not in {*_NEED_NONE, *SUFFIXES.values(), "folder"}:
         return source
     found = source_for(path) or (source if source in SUFFIXES.values() else "")
@@ -189,9 +195,9 @@ def _format(path: Path, source: str) -> str:
 
 
 def _load(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, bool]:
-    """What the source gives, and whether it says what is for testing.
+    """The dataset of a source, and whether it has a test part.
 
-    The name of a file is nobody's business: it may say more than its owner wants."""
+    A name that comes from a file name is removed: it would be sent to the server, and may be private."""
     source = options.source
     if source == "folder":
         read = read_folder(path, options, only_test=for_test)
@@ -204,26 +210,26 @@ def _load(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, boo
 
 
 def _read_arrays(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, bool]:
-    """A file without test_* has its test part held out; one with empty test_* has none."""
+    """The dataset of an .npz file, and whether it has a test part: the arrays test_*, which may be empty."""
     arrays = read_npz(path, _FORMATS, parts=())
     if for_test and has_test_part(arrays):
         arrays = {key: array for key, array in arrays.items() if not key.startswith("train_")}
         arrays = {re.sub("^test_", "train_", key): array for key, array in arrays.items()}
     parts = {key.removeprefix("train_"): array for key, array in arrays.items() if key.startswith("train_")}
-    parted = has_test_part(arrays)
-    empty = parted and len(np.atleast_1d(arrays.get("test_labels", [0]))) == 0
-    if not parted or empty:  # the source wants both
+    has_test = has_test_part(arrays)
+    empty = has_test and len(np.atleast_1d(arrays.get("test_labels", [0]))) == 0
+    if not has_test or empty:  # `dataset_of` needs both parts
         arrays |= {f"test_{part}": array for part, array in parts.items()}
     if "class_names" not in arrays and "train_labels" in arrays:
         arrays["class_names"] = _numbers(path, [arrays[key] for key in arrays if key.endswith("_labels")])
     dataset = dataset_of(path, arrays, options)
     if empty:
         dataset = replace(dataset, test=dataset.train.take(np.arange(0)))
-    return (dataset if "name" in arrays else replace(dataset, name="")), parted
+    return (dataset if "name" in arrays else replace(dataset, name="")), has_test
 
 
 def _numbers(path: Path, labels: Sequence[Array]) -> Array:
-    """Names of classes that have none: numbers, up to the largest label. A client may have few samples of many."""
+    """Class names for labels without names: the numbers up to the largest label."""
     top = max((int(array.max()) for array in labels if array.dtype.kind in "iu" and array.size), default=0)
     if top >= max([_MOST_CLASSES, *map(len, labels)]):
         raise RequestError(f"{path}: there is a label {top}. Expected: classes numbered from 0 up")

@@ -1,6 +1,6 @@
-"""The clients of a simulated run as files, one for each: so that anybody can try the very same federation for real.
+"""`torso federation split`: writes each client of a simulation into a file, to try the same federation for real.
 
-N clients, C classes.
+Shapes: N clients, C classes.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ CONFIG, TEST = "config.toml", "test"
 
 
 def split(config: Config, out: str | Path) -> list[Path]:
-    """Write `out/NAME.npz` for each client, `out/test.npz`, the whole test set, and `out/config.toml`, with which a
-    federation of these files is the simulation to the bit. Gives the files of the clients, in their order."""
+    """Write `out/NAME.npz` for each client, `out/test.npz` with the whole test set, and `out/config.toml`.
+
+    A federation of these files with this config computes the same bits as the simulation. Returns the files of the
+    clients, in their order."""
     out = Path(out)
-    _refuse_what_a_federation_has_not(config)
+    _check_can_be_split(config)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RequestError(f"{str(out)!r} exists and is not empty. Expected: a new folder; nothing is overwritten")
     shelf, cpu = Shelf(), torch.device("cpu")
@@ -57,7 +59,7 @@ def split(config: Config, out: str | Path) -> list[Path]:
             np.savez(temporary / f"{name}.npz", **_arrays(federation, parts), **common)
         whole = {TEST: (federation.test.samples, federation.test.labels)}
         np.savez(temporary / f"{TEST}.npz", **_arrays(federation, whole), **common)
-        (temporary / CONFIG).write_text(_told(config, federation, wants), encoding="utf-8")
+        (temporary / CONFIG).write_text(_config_text(config, federation, wants), encoding="utf-8")
         temporary.replace(out)
     except OSError as error:
         raise RequestError(f"{str(out)!r} cannot be written: {error}") from None
@@ -66,8 +68,10 @@ def split(config: Config, out: str | Path) -> list[Path]:
     return [out / f"{name}.npz" for name in names]
 
 
-def _refuse_what_a_federation_has_not(config: Config) -> None:
-    """By the key that asks for it. What was dealt (data.partition, data.validation, …) is in the files."""
+def _check_can_be_split(config: Config) -> None:
+    """Raise RequestError for keys that a real federation cannot have.
+
+    Keys that distribute samples (data.partition, data.validation, …) are fine: their effect is in the files."""
     data, attack = config.data, config.attack.kind
     named = attack["name"] if isinstance(attack, dict) else attack
     reasons = {
@@ -86,28 +90,29 @@ def _part(part: Split, client: int) -> tuple[Tensor, Tensor]:
 
 
 def _arrays(federation: Federation, parts: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """Samples and labels of a few splits, under the names by which the npz source knows them."""
+    """Samples and labels of some splits, under the names that the npz source expects."""
     what = "images" if isinstance(federation.input, Pixels) else "samples"
     arrays = {f"{name}_{what}": samples.numpy() for name, (samples, _) in parts.items()}
     return arrays | {f"{name}_labels": labels.numpy() for name, (_, labels) in parts.items()}
 
 
 def _common(federation: Federation, classes: Sequence[str]) -> dict[str, Any]:
-    """What all files say alike: names, and the kind of input with the constants of the simulation."""
+    """The entries that all files have in common: names, and the kind of input with the simulation's mean and std."""
     kind = federation.input
-    told: dict[str, Any] = {"name": np.array(federation.name), "class_names": np.array(classes)}
+    entries: dict[str, Any] = {"name": np.array(federation.name), "class_names": np.array(classes)}
     if isinstance(kind, Pixels | Floats):
-        told |= {"mean": np.array(kind.mean), "std": np.array(kind.std)}
+        entries |= {"mean": np.array(kind.mean), "std": np.array(kind.std)}
     if isinstance(kind, Floats) and kind.names:
-        told["feature_names"] = np.array(kind.names)
+        entries["feature_names"] = np.array(kind.names)
     if isinstance(kind, Tokens):
-        told |= {"vocabulary": np.array(kind.vocabulary), "pad": np.array(kind.pad)}
-        told |= {"tokenizer": np.array(kind.tokenizer)} if kind.tokenizer else {}
-    return told
+        entries |= {"vocabulary": np.array(kind.vocabulary), "pad": np.array(kind.pad)}
+        if kind.tokenizer:
+            entries["tokenizer"] = np.array(kind.tokenizer)
+    return entries
 
 
 def _class_names(names: Sequence[str]) -> list[str]:
-    """As they are, where a federation gives them the same numbers; else with their number before them."""
+    """The class names, if a federation numbers them in the same order; otherwise with their number in front."""
     if by_class_name(names) == list(names):
         return list(names)
     width = len(str(len(names) - 1))
@@ -115,28 +120,33 @@ def _class_names(names: Sequence[str]) -> list[str]:
 
 
 def _client_names(names: Sequence[str]) -> list[str]:
-    """As they are, where a federation gives them the same numbers and a file can have them; else with their number."""
-    usable = all(re.fullmatch(CLIENT_NAME, name) for name in names)
-    if usable and by_name(names) == list(names) and len({name.lower() for name in (*names, TEST)}) == len(names) + 1:
+    """The clients' names, if they can be names of files and a federation numbers them in the same order.
+
+    Otherwise they get their number in front."""
+    valid = all(re.fullmatch(CLIENT_NAME, name) for name in names)
+    unique = len({name.lower() for name in (*names, TEST)}) == len(names) + 1
+    if valid and unique and by_name(names) == list(names):
         return list(names)
     width = max(3, len(str(len(names) - 1)))
     words = [re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:40] for name in names]
     return [f"{number:0{width}}-{word}" if word else f"client-{number:0{width}}" for number, word in enumerate(words)]
 
 
-def _told(config: Config, federation: Federation, wants: Wants) -> str:
-    """The config of the federation: how samples were dealt is over, what is done with them stays."""
-    dealt = config.data
+def _config_text(config: Config, federation: Federation, wants: Wants) -> str:
+    """The config of the federation: without the keys that distribute samples, which are in the files now."""
+    simulated = config.data
     data = DataConfig(source="npz", clients=federation.clients, augment=federation.augment)
-    if wants.encoding is None and (wants.mean or wants.size):  # what it says against the body is not in the files
-        data = data.model_copy(update={"size": dealt.size, "normalize": dealt.normalize})
+    if wants.encoding is None and (
+        wants.mean or wants.size
+    ):  # these keys override the body's; the files do not show it
+        data = data.model_copy(update={"size": simulated.size, "normalize": simulated.normalize})
     head = (
-        f"# A federation of the {federation.clients} clients that were simulated with data.source = {dealt.source!r}, "
-        f"data.partition = {dealt.partition!r}, run.seed = {config.run.seed}.\n"
+        f"# A federation of the {federation.clients} clients that were simulated with data.source = "
+        f"{simulated.source!r}, data.partition = {simulated.partition!r}, run.seed = {config.run.seed}.\n"
     )
-    everybody = config.run.flower.model_copy(update={"clients": federation.clients})  # to wait for: the run is theirs
-    run = config.run.model_copy(update={"flower": everybody})
+    flower = config.run.flower.model_copy(update={"clients": federation.clients})  # the run waits for all of them
+    run = config.run.model_copy(update={"flower": flower})
     model = config.model.model_copy(update={"encoder": "", "encoder_weights": "auto"})
     if wants.encoding is not None:
-        head += f"# Its samples are features: model.encoder = {config.model.encoder!r} has made them.\n"
+        head += f"# Its samples are features, made by model.encoder = {config.model.encoder!r}.\n"
     return head + config.model_copy(update={"data": data, "model": model, "run": run}).as_toml()

@@ -1,4 +1,4 @@
-"""Who is in a federation, and with how many samples, as far as the server knows."""
+"""`torso federation status`: the clients of a federation and their data, as far as the server knows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torso.results.files import write_text
 DESCRIBED = "clients.json"
 
 
-def note_descriptions(path: Path, those: list[Description]) -> None:
-    """Keep what clients have said of themselves, for a look while a run goes on."""
+def note_descriptions(path: Path, descriptions: list[Description]) -> None:
+    """Write clients' descriptions to a file, from which `status` reads while a run goes on."""
     known = _noted(path)
     now = time.strftime("%Y-%m-%dT%H:%M:%S")
     known |= {
@@ -31,22 +31,23 @@ def note_descriptions(path: Path, those: list[Description]) -> None:
             "torch": one.torch,
             "said": now,
         }
-        for one in those
+        for one in descriptions
     }
     write_text(path, json.dumps(known, indent=1) + "\n")
 
 
 def status_of(place: ServerPlace, link: ServerLink | None) -> list[dict[str, Any]]:
-    """A row for each client that is admitted (or, where nobody needs to be, connected). `link`: to ask those who are
-    there; None while a run goes on, when what they have said last stands."""
+    """A row for each admitted client; if the federation is insecure, for each connected one.
+
+    `link`: to ask the connected clients; None during a run, when the last descriptions are shown."""
     from torso.config import Config
 
     path = place.private / DESCRIBED
     here: list[Description] = []
     if link is not None:
-        hall = Assembly(link, Config(), "", say=lambda _: None)
-        hall.greet()
-        here = [description for description, _ in hall.described.values()]
+        clients = Assembly(link, Config(), "", say=lambda _: None)
+        clients.greet()
+        here = [description for description, _ in clients.described.values()]
         note_descriptions(path, here)
     noted = _noted(path)
     return [

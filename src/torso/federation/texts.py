@@ -1,4 +1,4 @@
-"""What `torso federation init` writes for people to read and change."""
+"""The texts of the files that `torso federation init` writes: config.toml, README.md and certificates.sh."""
 
 CONFIG = """\
 # The run: `torso federation run DIR` sends it to the clients that are there. Every key: docs/reference.md
@@ -13,12 +13,12 @@ rounds = 20
 local_epochs = 5
 batch_size = 10
 lr = 0.1
-fraction = 1.0         # of the clients that are there take part in a round
-min_clients = 2        # have to answer in a round, or it is repeated
+fraction = 1.0         # share of the connected clients that take part in a round
+min_clients = 2        # this many must answer in a round, or it is repeated
 
 [run.flower]
-clients = 2            # are waited for before the first round; who comes later gets a model, and does not train
-wait = 600.0           # seconds: for them, and for those who leave
+clients = 2            # to wait for before the first round; later ones get a model, but do not train
+wait = 600.0           # seconds to wait for them, and for clients that have left
 deadline = 600.0       # seconds that a client has in a round
 """
 
@@ -27,9 +27,9 @@ README = """\
 
 The server is at {address}. The clients connect to it; nothing ever connects to a client.
 
-`client/` is what every client machine is given. `server/` never leaves the server: who can read `server/secret` may
-command it. The certificates in here are for a trial and end after 30 days; `certificates.sh` makes others, of an
-authority of your own.
+Copy `client/` to every client machine. `server/` never leaves the server: whoever can read `server/secret` may control
+it. The certificates in here are for a trial and expire after 30 days; `certificates.sh` makes others, signed by your
+own authority.
 
 ## On the server
 
@@ -39,12 +39,12 @@ In another terminal, for every client, once:
 
     torso federation admit . clinic-3.pub
 
-It prints the fingerprint of the key: compare it with what the client's people see, by telephone.
+It prints the fingerprint of the key. Compare it by telephone with the one that the client's user sees.
 
 Then, as often as you like:
 
     torso federation status .         # who is there, with how many samples
-    torso federation run .            # trains as config.toml says, and leaves a run folder
+    torso federation run .            # trains as config.toml says, and writes a run folder
     torso federation revoke . clinic-3
 
 ## On a client
@@ -66,11 +66,11 @@ When a run is over:
 
 CERTIFICATES = """\
 #!/bin/sh
-# Certificates of an authority of your own, in the place of those for a trial. Run it in this folder, on the server;
-# stop the server before, start it again afterwards, and give every client the new client/ca.crt.
+# Makes certificates signed by your own authority, which replace those for a trial. Run it in this folder, on the
+# server; stop the server before, start it again afterwards, and give every client the new client/ca.crt.
 #
-# Where your organisation has an authority already, you need three files of it: client/ca.crt (the authority's
-# certificate), server/server.crt (one for this server, with the names below) and server/server.key. All are PEM.
+# If your organisation has an authority already, get three files from it: client/ca.crt (the authority's certificate),
+# server/server.crt (one for this server, with the names below) and server/server.key. All are PEM.
 set -eu
 cd "$(dirname "$0")"
 umask 077

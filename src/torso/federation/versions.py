@@ -1,8 +1,8 @@
-"""What a client holds between rounds, on its own disk: a file for every round that it may have to go back to.
+"""The states of a client between rounds, on its own disk: one file for every round that it may have to go back to.
 
-The server says which round's answer counted last (`since`). What a later visit left is then void: the client was late,
-or was killed, or the server has gone back to a checkpoint. So whatever breaks, a client goes on from the state that
-the server's model stands on, and none is lost or mixed up.
+The server says in which round the client's reply counted last (`since`). States of later rounds are then invalid: the
+client was late or was killed, or the server has gone back to a checkpoint. So after any failure, a client continues
+from the state that the server's model builds on.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from torso.results.files import replace_file, sha256_of, write_text
 
 
 class Versions:
-    """The states of one client in one run: `round-R.safetensors` and, once that is whole, `round-R.json`."""
+    """The states of one client in one run: `round-R.safetensors`, and `round-R.json`, which is written after it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def rounds(self) -> list[int]:
-        """The rounds of which there is a state, ascending."""
+        """The rounds that have a state, ascending."""
         return rounds_of(self.folder)
 
     def at(self, round: int) -> ClientState:
-        """The state that the visit of this round left; an empty one before the first."""
+        """The state after a round; an empty one for round 0."""
         if round == 0:
             return NOTHING
         path = self._file(round)
@@ -53,18 +53,18 @@ class Versions:
         held: dict[str, Tensors] = {kind: {} for kind in KINDS}
         for name, tensor in tensors.items():
             kind, _, leaf = name.partition("/")
-            held[kind][leaf] = tensor.clone()  # aligned: sums over a file's memory may round otherwise
+            held[kind][leaf] = tensor.clone()  # aligned memory: a file's has none, and sums may round otherwise
         return ClientState(**held)
 
     def save(self, round: int, state: ClientState) -> None:
-        """Write what a visit has left; whole, or not at all."""
+        """Write the state after a round, completely or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
         flat = {f"{kind}/{n}": t.detach().cpu().contiguous() for kind in KINDS for n, t in getattr(state, kind).items()}
-        alone = {name: tensor.clone() for name, tensor in flat.items()}
+        separate = {name: tensor.clone() for name, tensor in flat.items()}  # safetensors refuses shared memory
         path = self._file(round)
         self._drop(round)
         try:
-            replace_file(path, lambda temporary: save_file(alone, temporary))
+            replace_file(path, lambda temporary: save_file(separate, temporary))
             note = {"round": round, "sha256": sha256_of(path)}
             write_text(path.with_suffix(".json"), json.dumps(note))
         except (OSError, SafetensorError) as error:
@@ -72,7 +72,7 @@ class Versions:
             raise RequestError(f"{error}. Make room there") from None
 
     def tidy(self, wanted: Collection[int]) -> None:
-        """Drop what did not count, and what nobody will go back to."""
+        """Delete the states of all rounds but these."""
         for round in self.rounds():
             if round not in wanted:
                 self._drop(round)
@@ -81,7 +81,7 @@ class Versions:
         return self.folder / f"round-{round:06d}.safetensors"
 
     def _drop(self, round: int) -> None:
-        """The note first: a state without one is none."""
+        """Delete the state of a round. The JSON file goes first: without it, a state does not count."""
         path = self._file(round)
         for each in (path.with_suffix(".json"), path, *self.folder.glob(f".{path.stem}.*")):
             each.unlink(missing_ok=True)

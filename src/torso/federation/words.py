@@ -1,4 +1,4 @@
-"""What a run sends from a client's machine and what stays there, in words."""
+"""The notice for the user of a client: what a run sends from this machine, and what stays there."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from torso.runs.stage import Stage
 from torso.server.state import bytes_of
 from torso.server.statistics import counted, words
 
-_MOST = 10  # categories of a column that are shown
+_MOST = 10  # categories of a column that are listed
 
 
 def what_leaves(job: Job, client: int, name: str) -> str:
-    """Sentences for the person at a client, said once, before the first round."""
-    method, late = job.config.method.name, client in job.roster.newcomers
+    """The notice of a run. It is printed once, before the first round."""
+    method = job.config.method.name
+    late = client in job.roster.newcomers
     lines = [
         f"{name} comes to a run of {method} that has begun: it gets a model at the end. What this machine sends:"
         if late
@@ -38,15 +39,15 @@ def what_leaves(job: Job, client: int, name: str) -> str:
 
 
 def what_columns_tell(columns: Columns) -> str:
-    """What the server will be told of a table, before it is; "" where there is none."""
+    """The notice of what the server will learn about the columns of a table; "" if the data are no table."""
     numbers = [column.name for column in columns if not column.categories]
-    said = [f"{', '.join(numbers)} (numbers)"] if numbers else []
+    parts = [f"{', '.join(numbers)} (numbers)"] if numbers else []
     for column in columns:
         if column.categories:
-            words = [category or "missing" for category in column.categories]
-            more = f", … {len(words)} in all" if len(words) > _MOST else ""
-            said.append(f"{column.name} ({', '.join(words[:_MOST])}{more})")
-    return f"What the server is told of the columns: {'; '.join(said)}" if said else ""
+            names = [category or "missing" for category in column.categories]
+            more = f", … {len(names)} in all" if len(names) > _MOST else ""
+            parts.append(f"{column.name} ({', '.join(names[:_MOST])}{more})")
+    return f"What the server is told of the columns: {'; '.join(parts)}" if parts else ""
 
 
 def _noised(config: Config) -> str:
@@ -55,7 +56,7 @@ def _noised(config: Config) -> str:
 
 
 def _description(input: Input) -> str:
-    """What every client has told before the terms of a run reach it (`description.py`)."""
+    """What every client has sent already when it gets the terms of a run: its description (`description.py`)."""
     told = ["its name", "versions of Torso and torch", "names of its classes"]
     if isinstance(input, Floats) and input.names:
         told.append("names of its columns and their categories")
@@ -67,14 +68,17 @@ def _description(input: Input) -> str:
 
 
 def _while_it_runs(job: Job, client: int) -> list[str]:
-    lines, own = [], f"its number of training samples ({job.roster.sizes[client]}), its mean loss"
+    """A line for each kind of message that a training client sends."""
+    lines = []
+    own = f"its number of training samples ({job.roster.sizes[client]}), its mean loss"
     counts = "which tell how many samples of each class it has"
     if job.config.run.flower.secure.kind != "none":
         own = "its mean loss, all masked: the server can open the sum over the participants, and no part of it"
         counts = "masked: the server can open the sum over all clients, with the number of samples of each class"
     for stage in job.plan:
         if asked := stage.method.start.declares(job.net, job.roster.classes):
-            lines.append(f"- before the first round: {words(asked)}{f', {counts}' if counted(asked) else ''}")
+            note = f", {counts}" if counted(asked) else ""
+            lines.append(f"- before the first round: {words(asked)}{note}")
         if stage.rounds:
             rounds = "" if len(job.plan) == 1 else f" of {stage.method.name} (rounds {stage.first} to {stage.last})"
             masked = job.config.run.flower.secure.kind != "none"
@@ -85,47 +89,51 @@ def _while_it_runs(job: Job, client: int) -> list[str]:
 
 
 def measured(config: Config) -> tuple[str, ...]:
-    """The measures of a run, at its end and on the way."""
+    """The names of a run's measures, at its end and during training."""
     measure = config.measure
     return tuple(dict.fromkeys((*measure.names, *(measure.during if measure.every else ()))))
 
 
 def asks_class_sums(job: Job) -> bool:
-    """Whether the server asks for something before the first round."""
+    """Whether the server asks for class sums before the first round."""
     return any(stage.method.start.declares(job.net, job.roster.classes) for stage in job.plan)
 
 
 def tells_class_counts(job: Job) -> bool:
-    """Whether the server learns how many samples of each class a client has, or which classes."""
+    """Whether the server learns which classes a client has, or how many samples of each."""
     asked = (stage.method.start.declares(job.net, job.roster.classes) for stage in job.plan)
     return any(map(counted, asked)) or any(counted(stage.declared()) for stage in job.plan)
 
 
 def _uploads(stage: Stage, model: Tensors, masked: bool) -> str:
+    """The parts of an upload, in words."""
     method = stage.method
-    found = [_sized("its " + _parts(stage), {name: model[name] for name in stage.travels})] if stage.travels else []
+    found = []
+    if stage.travels:
+        found.append(_sized("its " + _parts(stage), {name: model[name] for name in stage.travels}))
     if method.drift.sends:
         found.append(_sized("the change of its correction", {name: model[name] for name in stage.corrected}))
     for each in stage.declared().values():
-        whose = "their sum tells of all participants' classes" if masked else "which tell of its classes"
-        told = f" ({whose})" if each.counts else ""
-        found.append(f"{each.meaning}{told}")
+        reveals = "their sum tells of all participants' classes" if masked else "which tell of its classes"
+        note = f" ({reveals})" if each.counts else ""
+        found.append(f"{each.meaning}{note}")
     found = list(dict.fromkeys(found))
     return ", ".join(found) or "no part of its model"
 
 
 def _parts(stage: Stage) -> str:
-    """`body`, `body and head`, `adapters`: what of the network travels."""
+    """The parts of the network that travel: `body`, `body and head`, `adapters`."""
     named = [_called(part, stage) for part in ("body", "head") if stage.travels & frozenset(stage.net.parts[part])]
     return " and ".join(named) or "shared part"
 
 
 def _called(part: str, stage: Stage) -> str:
-    """Of a body with adapters, nothing else learns."""
+    """The name of a part in the notice: the body is called adapters if it has some, since only they learn."""
     return "adapters" if part == "body" and stage.net.body.lora is not None else part
 
 
 def _kept(stage: Stage) -> list[str]:
+    """What the client keeps between rounds and does not send, in words."""
     kept = [part for part in ("body", "head") if stage.keeps & frozenset(stage.net.parts[part])]
     named = [
         f"its own {_called(part, stage)}" if _whole(part, stage) else f"its own layers of the {part}" for part in kept
@@ -142,7 +150,7 @@ def _kept(stage: Stage) -> list[str]:
 
 
 def _whole(part: str, stage: Stage) -> bool:
-    """Whether all of a part that moves stays with the client; norm layers, say, are not all of a body."""
+    """Whether the client keeps all learned tensors of a part, not only some, such as norm layers."""
     return stage.moving & frozenset(stage.net.parts[part]) <= stage.keeps
 
 

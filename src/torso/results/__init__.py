@@ -1,1 +1,1 @@
-"""What is left of a run: its folder, its checkpoints, its result, and the models that go out of it."""
+"""What a run leaves on disk: its folder, its checkpoints, its result, and its exported models."""

@@ -1,4 +1,4 @@
-"""A body that was trained elsewhere: `model.weights`."""
+"""Loads the weights of a pretrained body, as `model.weights` names them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from torso.results.fit_weights import fitting
 
 
 def load_body(weights: str, model: Tensors, body: str, notes: list[str] | None = None) -> Tensors:
-    """The tensors of a body trained elsewhere: a word that the body knows, a run folder, or a file of weights. Every
-    one must fit `body`; adapters may be missing and stay as drawn. `notes` gets what a person should know of it."""
+    """The tensors of a pretrained body.
+
+    `weights` is a name that the body knows, a run folder, or a file of weights. Every tensor must fit `body`. Adapters
+    may be missing: they keep their initial values. Remarks for the user are appended to `notes`."""
     where = f"model.weights = {weights!r}"
     named = named_weights(body, weights)
     held = _body_at(Path(weights), where) if named is None else {f"body.{name}": t for name, t in named.items()}
@@ -24,7 +26,7 @@ def load_body(weights: str, model: Tensors, body: str, notes: list[str] | None =
 
 
 def _body_at(path: Path, where: str) -> Tensors:
-    """The tensors of a run folder's newest model, or of a file."""
+    """The tensors of the newest checkpoint, if `path` is a run folder, or those of a file."""
     if not path.is_dir():
         return read_weights(path, where)
     try:

@@ -1,4 +1,4 @@
-"""The models of a run with statistics of their own for BatchNorm, taken from training samples at export."""
+"""Calibration of BatchNorm at export: running statistics for models that were trained with batch statistics."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from torso.nets.calibrate import LEAST, calibrated, calibrated_on, goes_by_batch
 from torso.nets.network import card_of
 from torso.results.result import Result
 
-MOST = 4096  # samples that statistics are taken from: of more, as many, evenly spread
-_AT_ONCE = 256  # samples of a forward pass where the batch does not matter
+MOST = 4096  # samples that statistics are computed from; of more samples, this many are taken, evenly spread
+_AT_ONCE = 256  # samples of a forward pass, if the batch size does not change the answers
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was done to one model. Accuracies are percentages on test samples, None where there are none: before, in
-    batches of up to `batch` samples, and after, sample by sample."""
+    """A report about the calibration of one model: its accuracy on test samples before and after."""
 
     model: str
-    samples: int
-    batch: int = 0
-    before: float | None = None
-    after: float | None = None
+    samples: int  # training samples that the statistics were computed from
+    batch: int = 0  # largest batch size in which `before` was measured
+    before: float | None = None  # percent, with batch statistics; None if there are no test samples
+    after: float | None = None  # percent, with the calibrated statistics; independent of the batch
 
     @property
     def line(self) -> str:
@@ -44,7 +43,9 @@ class Calibration:
 
 
 def calibrate_own(result: Result, name: str, client: int | None, net: Network) -> tuple[Network, Calibration | None]:
-    """A client's model, or the generic one (client None), of a run whose data are here."""
+    """Calibrate a client's model, or the generic model (client None), of a run whose data are in this process.
+
+    Returns the network unchanged and None if it needs no calibration or has too few samples for it."""
     data = result.federation
     assert data is not None
     made = calibrate_client(data, net, client)
@@ -57,8 +58,9 @@ def calibrate_own(result: Result, name: str, client: int | None, net: Network) -
 
 
 def calibrate_client(data: Federation, net: Network, client: int | None) -> Network | None:
-    """A client's model with the statistics of its training samples; the generic model (client None) with those of all
-    clients that train. None: the model does not go by the batch, or there are too few samples."""
+    """The model with statistics of the client's training samples, or of all training clients (client None).
+
+    None if the model does not use batch statistics, or if there are too few samples."""
     rows = training_rows(data, client)
     if not goes_by_batch(net) or len(rows) < LEAST:
         return None
@@ -66,53 +68,55 @@ def calibrate_client(data: Federation, net: Network, client: int | None) -> Netw
 
 
 def calibrate_newcomer(name: str, net: Network, samples: Any) -> tuple[Network, Calibration | None]:
-    """The model of a client that came with samples of its own."""
-    some = samples[spread(len(samples))]
-    if not goes_by_batch(net) or len(some) < LEAST:
+    """Calibrate the model of a new client on the samples that were given for it."""
+    chosen = samples[spread(len(samples))]
+    if not goes_by_batch(net) or len(chosen) < LEAST:
         return net, None
-    return calibrated(net, some), Calibration(name, len(some))
+    return calibrated(net, chosen), Calibration(name, len(chosen))
 
 
 def calibrated_path(model: Path) -> Path:
-    """Where a client keeps its model with calibrated BatchNorm, beside the one whose BatchNorm goes by the batch."""
+    """The path of the calibrated copy of a client's model file."""
     return model.parent / "calibrated" / model.name
 
 
 def training_rows(data: Federation, client: int | None) -> Tensor:
-    """A client's training samples, or those of all that train; at most MOST, evenly spread over them."""
+    """The rows of a client's training samples, or of all training clients (None); at most MOST, evenly spread."""
     if client is not None:
         rows = data.train.rows(client)
     else:
-        late = set(data.newcomers.tolist())
-        rows = torch.cat([data.train.rows(k) for k in range(data.clients) if k not in late])
+        newcomers = set(data.newcomers.tolist())
+        rows = torch.cat([data.train.rows(k) for k in range(data.clients) if k not in newcomers])
     return rows[torch.from_numpy(spread(len(rows))).to(rows.device)]
 
 
 def spread(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Places of at most MOST of so many samples, evenly spread."""
-    return np.arange(count) if count <= MOST else np.arange(MOST) * count // MOST
+    """At most MOST indices of `count` samples, evenly spread."""
+    if count <= MOST:
+        return np.arange(count)
+    return np.arange(MOST) * count // MOST
 
 
 @torch.no_grad()
 def accuracy(net: Network, test: Split, rows: Tensor, batch: int = _AT_ONCE) -> float | None:
-    """Percent of these test samples that a network has right, in batches of a size."""
+    """The percentage of these test samples that the network classifies correctly; None if there are none."""
     if not len(rows):
         return None
     parts: tuple[Tensor, ...] = torch.split(rows, batch)
-    right = sum(_right(net, test, part) for part in parts)
-    return 100 * right / len(rows)
+    correct = sum(_correct(net, test, part) for part in parts)
+    return 100 * correct / len(rows)
 
 
-def _right(net: Network, test: Split, rows: Tensor) -> int:
-    said = net(card_of(net).look(test.samples[rows].cpu())).argmax(dim=1)
-    return int((said == test.labels[rows].cpu()).sum())
+def _correct(net: Network, test: Split, rows: Tensor) -> int:
+    predicted = net(card_of(net).look(test.samples[rows].cpu())).argmax(dim=1)
+    return int((predicted == test.labels[rows].cpu()).sum())
 
 
 def lines(done: list[Calibration], most: int = 10) -> Iterator[str]:
-    """A line for each model, or for the first ones and the mean where there are many."""
+    """A line for each of the first `most` models; if there are more, a last line with the mean of all."""
     yield from (one.line for one in done[:most])
     pairs = [(one.before, one.after) for one in done if one.before is not None and one.after is not None]
     if len(done) > most and pairs:
         before, after = np.mean(pairs, axis=0)
-        others, all_of_them = len(done) - most, len(pairs)
-        yield f"… and {others} more. The mean of all {all_of_them}: {before:.1f} % before, {after:.1f} % after."
+        others = len(done) - most
+        yield f"… and {others} more. The mean of all {len(pairs)}: {before:.1f} % before, {after:.1f} % after."

@@ -1,9 +1,12 @@
-"""Checkpoints: safetensors for tensors, JSON for the rest, each whole or absent.
+"""Writes and reads checkpoints: safetensors files for tensors, a JSON file for the rest.
 
-`round-R.json` names its files with their checksums: `round-R.safetensors`, what the server holds, and one or several
-`clients-R.safetensors`, what clients hold. A client's state is written when it has changed since the last checkpoint,
-so one costs what a round has changed, not what all clients have. A file is written under a temporary name and
-renamed; the JSON file comes last and holds a checksum of itself. The last two checkpoints are kept, with their files.
+`round-R.json` lists its files with their checksums: `round-R.safetensors` has the state of the server, and one or
+several `clients-R.safetensors` have the states of clients. The state of a client is written only if it has changed
+since the last checkpoint, so the cost of a checkpoint depends on what a round has changed, not on how many clients
+there are.
+
+Every file is written under a temporary name and then renamed. The JSON file is written last and has a checksum of
+itself, so a checkpoint is either complete or ignored. The last two checkpoints are kept, with their files.
 """
 
 from __future__ import annotations
@@ -31,18 +34,18 @@ from torso.server.state import ServerState, bytes_of
 
 KEPT = 2
 _FORMAT = 2
-_OLDER = 1  # all tensors in one file, those of clients too
-_WASTE = 2.0  # times what clients hold now: once their files take more, all states are written anew
+_OLDER = 1  # the first format: all tensors in one file, those of clients too
+_WASTE = 2.0  # if the clients' files take more than this many times the current states, all states are written again
 _ERRORS = (OSError, ValueError, KeyError, TypeError, SafetensorError)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint, and what was passed over on the way to it."""
+    """A checkpoint that was read."""
 
-    path: Path
+    path: Path  # of its JSON file
     state: State
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()  # newer checkpoints that are damaged, with the reason
 
     @property
     def server(self) -> ServerState:
@@ -51,25 +54,25 @@ class Checkpoint:
 
 @dataclass
 class _File:
-    """A file of clients' states: which of them it holds, and how long and what it is."""
+    """A file with the states of some clients."""
 
     clients: list[int]
-    size: int
+    size: int  # bytes
     sha256: str
 
 
 @dataclass
 class Checkpoints:
-    """The checkpoints of one run, in a folder. It remembers which client's state lies in which file."""
+    """Writes the checkpoints of one run. It keeps track of which client's state is in which file."""
 
     folder: Path
-    fingerprint: str
-    written: int = 0  # bytes of tensors so far, for those who measure it
-    _files: dict[str, _File] = field(default_factory=dict)
-    _lies: dict[int, tuple[str, weakref.ref[Any]]] = field(default_factory=dict)  # where, and what was written
+    fingerprint: str  # of the run's config
+    written: int = 0  # bytes of tensors so far; benchmarks read it
+    _files: dict[str, _File] = field(default_factory=dict)  # by file name
+    _saved: dict[int, tuple[str, weakref.ref[Any]]] = field(default_factory=dict)  # client → (file name, state)
 
     def save(self, state: State) -> Path:
-        """Write the state of a finished round, then tidy up."""
+        """Write the state of a finished round, then delete old checkpoints. Returns the path of the JSON file."""
         with writing(self.folder):
             self.folder.mkdir(exist_ok=True)
         path = self.folder / f"round-{state.round:06d}.json"
@@ -78,12 +81,13 @@ class Checkpoints:
         replace_file(server, lambda temporary: save_file(flat, temporary))
         self.written += bytes_of(flat)
         self._save_clients(state)
+        files = {name: {"sha256": file.sha256, "of": self._current_clients(name)} for name, file in self._files.items()}
         note = {
             "format": _FORMAT,
             "round": state.round,
             "config": self.fingerprint,
             "tensors_sha256": sha256_of(server),
-            "clients": {name: {"sha256": file.sha256, "of": self._live(name)} for name, file in self._files.items()},
+            "clients": files,
             "met": sorted(state.server.met),
             "cost": state.cost.as_json(),
         }
@@ -94,26 +98,31 @@ class Checkpoints:
         return path
 
     def resumed(self, found: Checkpoint) -> None:
-        """Go on from a checkpoint: what it holds need not be written again."""
+        """Continue from a checkpoint: client states that are in its files are not written again."""
         note = parse_json(found.path.read_text(encoding="utf-8"))
-        self._files, self._lies = {}, {}
+        self._files = {}
+        self._saved = {}
         for name, entry in note.get("clients", {}).items():
             size = (self.folder / name).stat().st_size
             self._files[name] = _File(list(entry["of"]), size, entry["sha256"])
             for client in entry["of"]:
-                self._lies[client] = name, weakref.ref(found.state.clients.entries[client])
+                self._saved[client] = name, weakref.ref(found.state.clients.entries[client])
 
     def _save_clients(self, state: State) -> None:
-        """Write the clients that have changed into a file; all of them where the files have become wasteful."""
+        """Write the changed client states into a new file; all of them, if too much of the old files is out of date."""
         entries = state.clients.entries
-        self._lies = {k: lies for k, lies in self._lies.items() if k in entries}
-        changed = [k for k, entry in sorted(entries.items()) if k not in self._lies or self._lies[k][1]() is not entry]
-        self._forget()
+        self._saved = {k: saved for k, saved in self._saved.items() if k in entries}
+        changed = [k for k, entry in sorted(entries.items()) if not self._is_saved(k, entry)]
+        self._drop_unused_files()
         if changed:
             self._write(state, changed)
-        live = sum(self._bytes_of(name) for name in self._files)
-        if sum(file.size for file in self._files.values()) > _WASTE * live + (1 << 20):
+        current = sum(self._current_bytes(name) for name in self._files)
+        if sum(file.size for file in self._files.values()) > _WASTE * current + (1 << 20):
             self._write(state, sorted(entries))
+
+    def _is_saved(self, client: int, entry: Any) -> bool:
+        """Whether this very object was written. A changed state is a new object, so identity is enough."""
+        return client in self._saved and self._saved[client][1]() is entry
 
     def _write(self, state: State, clients: list[int]) -> None:
         number = sum(name.startswith(f"clients-{state.round:06d}") for name in self._files)
@@ -124,28 +133,29 @@ class Checkpoints:
         size = bytes_of(flat)
         self.written += size
         self._files[name] = _File(clients, size, sha256_of(self.folder / name))
-        self._lies |= {k: (name, weakref.ref(state.clients.entries[k])) for k in clients}
-        self._forget()
+        self._saved |= {k: (name, weakref.ref(state.clients.entries[k])) for k in clients}
+        self._drop_unused_files()
 
-    def _live(self, name: str) -> list[int]:
-        return [k for k in self._files[name].clients if self._lies.get(k, ("",))[0] == name]
+    def _current_clients(self, name: str) -> list[int]:
+        """The clients whose newest state is in this file."""
+        return [k for k in self._files[name].clients if self._saved.get(k, ("",))[0] == name]
 
-    def _bytes_of(self, name: str) -> float:
-        """Of what a file holds that is not out of date; all clients of a file are taken to hold as much."""
+    def _current_bytes(self, name: str) -> float:
+        """An estimate of the bytes of a file that are not out of date: all its clients count as equally large."""
         file = self._files[name]
-        return file.size * len(self._live(name)) / max(len(file.clients), 1)
+        return file.size * len(self._current_clients(name)) / max(len(file.clients), 1)
 
-    def _forget(self) -> None:
-        self._files = {name: file for name, file in self._files.items() if self._live(name)}
+    def _drop_unused_files(self) -> None:
+        self._files = {name: file for name, file in self._files.items() if self._current_clients(name)}
 
 
 def save(folder: Path, state: State, fingerprint: str) -> Path:
-    """One checkpoint by itself: everything is written."""
+    """Write one checkpoint with the states of all clients."""
     return Checkpoints(folder, fingerprint).save(state)
 
 
 def tidy(folder: Path) -> None:
-    """Keep the newest checkpoints with their files; drop older ones and what a killed run left half-written."""
+    """Delete all but the newest KEPT checkpoints, and the temporary files of a run that was killed."""
     newest = _newest_first(folder)[:KEPT]
     kept = {whole.stem for whole in newest} | {Path(name).stem for whole in newest for name in _client_files(whole)}
     for pattern in (".*", "round-*.json", "round-*.safetensors", "clients-*.safetensors"):
@@ -155,6 +165,7 @@ def tidy(folder: Path) -> None:
 
 
 def _client_files(path: Path) -> list[str]:
+    """The names of the clients' files that a checkpoint lists."""
     try:
         return list(parse_json(path.read_text(encoding="utf-8")).get("clients", {}))
     except (OSError, ValueError, AttributeError):
@@ -164,10 +175,11 @@ def _client_files(path: Path) -> list[str]:
 def load_newest(
     folder: Path, model: Tensors, fingerprint: str | Collection[str] | None, *, uploads: bool = False
 ) -> Checkpoint | None:
-    """The newest whole checkpoint of this config (None: of any), or None where there is none at all.
+    """The newest undamaged checkpoint, or None if the folder has no checkpoint.
 
-    `model` says which tensors there must be, with their shapes; `uploads`: whether the server keeps what clients
-    upload, which older checkpoints do not tell apart from what clients keep."""
+    `model` has the tensors that are expected, with their shapes. `fingerprint` is that of the config, or several that
+    are accepted, or None to accept any. `uploads` says whether the server keeps what clients upload: checkpoints of
+    format 1 do not tell uploads apart from what clients keep."""
     skipped: list[str] = []
     accepted = {fingerprint} if isinstance(fingerprint, str) else fingerprint
     for path in _newest_first(folder):
@@ -183,9 +195,9 @@ def load_newest(
 
 
 def adopt(source: Path, target: Path, fingerprint: str) -> bool:
-    """Make the newest checkpoint of one folder the first of another, for a run whose rounds so far are the same.
+    """Copy the newest undamaged checkpoint into another folder, for a run whose rounds so far are the same.
 
-    Returns whether there was one; a damaged one is not handed on."""
+    Returns whether there was one."""
     for path in _newest_first(source):
         try:
             note, _ = _verified(path)
@@ -218,7 +230,9 @@ def _read(path: Path, model: Tensors, accepted: Collection[str] | None, uploads:
 
 
 def _verified(path: Path) -> tuple[dict[str, Any], Tensors]:
-    """The note and the tensors of a checkpoint, after their checksums; of clients, those that it stands for."""
+    """The JSON and the tensors of a checkpoint, after all checksums have been compared.
+
+    A clients' file may have out-of-date states too; only those that the checkpoint lists are returned."""
     note = parse_json(path.read_text(encoding="utf-8"))
     if not isinstance(note, dict) or note.pop("sha256", None) != _seal(note):
         raise ValueError("its checksum does not match")
@@ -240,7 +254,7 @@ def _checked(path: Path, sha256: str) -> Tensors:
 
 
 def newest_model(folder: Path) -> Tensors | None:
-    """The model of the newest checkpoint as its file has it, whatever the network; None where there is none.
+    """The model of the newest checkpoint, not compared with any network; None if there is no checkpoint.
 
     Raises what reading a damaged file raises: OSError, ValueError, KeyError, SafetensorError."""
     newest = _newest_first(folder)
@@ -254,7 +268,7 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def rounds_of(folder: Path) -> list[int]:
-    """The rounds of which a folder has a note (`round-R.json`), ascending."""
+    """The rounds for which a folder has a file `round-R.json`, ascending."""
     return sorted(int(path.stem.removeprefix("round-")) for path in _newest_first(folder))
 
 

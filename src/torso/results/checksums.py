@@ -1,4 +1,4 @@
-"""SHA-256 of what a run began with and of what it ended with: equal where data and models are equal, bit for bit."""
+"""SHA-256 checksums of a run's data and of its final model. Runs with equal bits have equal checksums."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torso.personal.store import KINDS
 
 
 def of_data(fingerprint: Fingerprint) -> str:
-    """Of the samples and labels of every client and split, as far as the fingerprint looks at them."""
+    """The checksum of the data: samples and labels of every client and split, as the fingerprint summarises them."""
     return hashlib.sha256(json.dumps(fingerprint.as_json(), sort_keys=True).encode()).hexdigest()
 
 
 def of_model(state: State) -> str:
-    """The checksum of all tensors at the end: the server's model, and what clients hold."""
+    """The checksum of all tensors of a state: the server's model, and the states of clients."""
     digest = hashlib.sha256()
     for name, tensor in tensors_of(state):
         array = tensor.detach().cpu().contiguous()
@@ -30,7 +30,7 @@ def of_model(state: State) -> str:
 
 
 def tensors_of(state: State) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a state by name, in the order of the names, the server's first."""
+    """Pairs of name and tensor, the server's model first, each group sorted by name."""
     yield from ((f"server {name}", tensor) for name, tensor in sorted(state.model.items()))
     for client in sorted(state.clients):
         held = state.clients[client]

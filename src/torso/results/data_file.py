@@ -1,4 +1,4 @@
-"""data.json of a run folder: the fingerprint of the run's data, and where they were."""
+"""data.json of a run folder: the fingerprint of the run's data, and the path that they were read from."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ACCEPT = "--accept-changed-data"
 
 @dataclass(frozen=True)
 class DataFile:
-    """`root`: the absolute path of a relative data.root; empty where there is none."""
+    """The content of data.json."""
 
     fingerprint: Fingerprint
-    root: str = ""
+    root: str = ""  # the absolute path, if data.root is relative
 
     @classmethod
     def read(cls, folder: Path) -> DataFile | None:
-        """None: a run of an older version, whose data nobody can check."""
+        """The content of the file; None if there is none, since the run was made by an older version."""
         path = folder / DATA
         try:
             tree = parse_json(path.read_text(encoding="utf-8"))
@@ -48,16 +48,18 @@ class DataFile:
 
 
 def note_data(folder: Path, config: Config, federation: Federation) -> None:
-    """Remember the data of a run; of one that goes on, those that it goes on with."""
+    """Write data.json, for a new run or for a run that continues with other data."""
     before = DataFile.read(folder)
-    now = DataFile(Fingerprint.of(federation), (before.root if before else "") or _absolute(config.data.root))
+    known_root = before.root if before else ""
+    now = DataFile(Fingerprint.of(federation), known_root or _absolute(config.data.root))
     if now != before:
         now.write(folder)
 
 
 def check_data(folder: Path, federation: Federation, *, accept: bool = False, how: str = ACCEPT) -> str:
-    """Refuse data that are not those of the run in the folder; `how` says what accepts them. Where they are accepted:
-    what differs, in words."""
+    """Refuse data that differ from those of the run in the folder, unless `accept`. Returns what differs, in words.
+
+    `how` is the option that accepts other data, for the message."""
     before = DataFile.read(folder)
     if before is None:
         return ""
@@ -71,11 +73,11 @@ def check_data(folder: Path, federation: Federation, *, accept: bool = False, ho
 
 
 def where_data_were(folder: Path, config: Config) -> Config:
-    """The config with the absolute path of its relative data.root, if there is still something."""
+    """The config with data.root as an absolute path, if that path is known and still exists."""
     known = DataFile.read(folder)
-    if (
-        known is None or not known.root or not os.path.exists(known.root)
-    ):  # not Path's: that one raises where this is no path
+    if known is None or not known.root:
+        return config
+    if not os.path.exists(known.root):  # Path.exists would raise on a string that cannot be a path
         return config
     return config.model_copy(update={"data": config.data.model_copy(update={"root": known.root})})
 
@@ -85,6 +87,6 @@ def _absolute(root: str) -> str:
         return ""
     path = Path(root).expanduser()
     try:
-        return str(path.resolve()) if path.exists() else ""  # what is no path is somebody's own word for data
+        return str(path.resolve()) if path.exists() else ""  # a plugin's source may take a root that is no path
     except OSError:
         return ""

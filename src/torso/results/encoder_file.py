@@ -1,4 +1,4 @@
-"""The encoder of models as a file beside them: there is one, however many models stand on it."""
+"""The file of a frozen encoder. All models of a folder that use the same encoder share one file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREFIX = "encoder-"
 
 
 def encoder_name(card: EncoderCard) -> str:
-    """The name of the file: other weights have another."""
+    """The file name, which depends on the encoder's weights."""
     return f"{PREFIX}{card.digest[:12]}.safetensors"
 
 
@@ -32,7 +32,7 @@ def is_encoder(path: Path) -> bool:
 
 
 def write_encoder(encoder: Encoder, card: EncoderCard, folder: Path) -> Path:
-    """The file in a folder, unless it is there."""
+    """Write the encoder's file into a folder, unless it is there already. Returns its path."""
     path = folder / encoder_name(card)
     if not path.exists():
         tensors = {name: tensor.cpu().contiguous() for name, tensor in encoder.tensors.items()}
@@ -41,8 +41,10 @@ def write_encoder(encoder: Encoder, card: EncoderCard, folder: Path) -> Path:
 
 
 def read_encoder(card: Card, folder: Path) -> Encoder:
-    """The encoder of a model in a folder: from the file beside it, or as its name says where that file has been left
-    behind. Other weights than those that the model was trained with are refused."""
+    """The encoder of a model that was read from this folder.
+
+    It is read from its file there. If that file is missing, it is built from its name and its pretrained weights.
+    Weights other than those that the model was trained with are refused."""
     about = card.encoder
     assert about is not None
     path = folder / encoder_name(about)
@@ -52,27 +54,31 @@ def read_encoder(card: Card, folder: Path) -> Encoder:
         else:
             found = made_encoder(about.body, about.weights, card.input)
     except RequestError as error:
-        said = f"{str(path)!r} is not there, and the encoder's own weights cannot be had" * (not path.is_file())
-        raise RequestError(f"{said + ': ' if said else ''}{error}") from None
+        if path.is_file():
+            raise
+        missing = f"{str(path)!r} is not there, and the encoder's own weights cannot be had"
+        raise RequestError(f"{missing}: {error}") from None
     if found.digest != about.digest:
-        whose = repr(str(path)) if path.is_file() else f"model.encoder_weights = {about.weights!r}, found here,"
+        where = repr(str(path)) if path.is_file() else f"model.encoder_weights = {about.weights!r}, found here,"
         raise RequestError(
-            f"{whose} has other weights ({found.digest[:12]}) than the encoder that the model was trained with "
+            f"{where} has other weights ({found.digest[:12]}) than the encoder that the model was trained with "
             f"({about.digest[:12]}). Put {path.name} beside the model: torso export wrote it"
         )
     return found
 
 
 def made_encoder(name: str, weights: str, kind: Input, seed: int = 0) -> Encoder:
-    """An encoder by its names; without `weights` they are drawn from the seed."""
+    """Build an encoder from the name of its body and the name of its weights ("": drawn from the seed)."""
     with spoken_of_encoder():
         net = _network(name, kind, seed)
-        drawn = net.state_dict()
-        return _frozen(net, drawn | (load_body(weights, drawn, name) if weights else {}))
+        tensors = net.state_dict()
+        if weights:
+            tensors = tensors | load_body(weights, tensors, name)
+        return _frozen(net, tensors)
 
 
 def _with(card: EncoderCard, kind: Input, tensors: Tensors, where: str) -> Encoder:
-    """The encoder that a card names, with the tensors of a file."""
+    """The encoder that a card describes, with the tensors of a file."""
     with spoken_of_encoder():
         net = _network(card.body, kind)
     wanted = {name: tensor.shape for name, tensor in net.state_dict().items() if name.startswith("body.")}

@@ -1,4 +1,4 @@
-"""A finished run's models in a folder: files for each, and a page that says how to use them."""
+"""`torso export`: writes the models of a finished run into a folder, with a page that says how to use them."""
 
 from __future__ import annotations
 
@@ -34,25 +34,21 @@ NORMS: tuple[Norm, ...] = ("calibrated", "batch")
 
 @dataclass(frozen=True)
 class Form:
-    """How models are written: in which formats (FORMATS), with the preprocessing inside or beside a program, and
-    whether BatchNorm without running statistics gets some or stays as it was trained. `opset`: of ONNX."""
+    """The options of an export: in which formats models are written, and how."""
 
-    formats: tuple[str, ...] = ("safetensors",)
-    preprocessing: Preprocessing = "inside"
-    norm: Norm = "calibrated"
-    opset: int | None = None
+    formats: tuple[str, ...] = ("safetensors",)  # keys of FORMATS
+    preprocessing: Preprocessing = "inside"  # whether a program contains the preprocessing
+    norm: Norm = "calibrated"  # whether BatchNorm without running statistics gets some, or stays as it was trained
+    opset: int | None = None  # of ONNX; None: the default
 
     @classmethod
     def asked(cls, formats: Sequence[str], preprocessing: str, norm: str, opset: int | None) -> Form:
-        """From the words of a command line; formats may have commas between them."""
+        """The options from the words of a command line. One word may name several formats, separated by commas."""
         words = [word.strip() for text in formats for word in text.split(",")] or ["safetensors"]
-        for key, word, known in (
-            *(("--format", word, tuple(FORMATS)) for word in words),
-            ("--preprocessing", preprocessing, PREPROCESSINGS),
-            ("--norm", norm, NORMS),
-        ):
-            if word not in known:
-                raise RequestError(f"{key} {word!r} is unknown. Accepted: {', '.join(known)}")
+        for word in words:
+            _check_known("--format", word, tuple(FORMATS))
+        _check_known("--preprocessing", preprocessing, PREPROCESSINGS)
+        _check_known("--norm", norm, NORMS)
         if opset is not None and "onnx" not in words:
             raise RequestError(f"--opset {opset} is of ONNX. Add --format onnx")
         if "onnx" in words:
@@ -60,17 +56,22 @@ class Form:
         return cls(tuple(dict.fromkeys(words)), cast(Preprocessing, preprocessing), cast(Norm, norm), opset)
 
 
+def _check_known(option: str, word: str, known: Sequence[str]) -> None:
+    if word not in known:
+        raise RequestError(f"{option} {word!r} is unknown. Accepted: {', '.join(known)}")
+
+
 PLAIN = Form()
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The files of the models, the page beside them, and what calibration did."""
+    """What an export has written."""
 
-    files: list[Path]
+    files: list[Path]  # of the models
     page: Path
     calibrations: list[Calibration] = field(default_factory=list)
-    note: str = ""  # what a person should know beside
+    note: str = ""  # a remark for the user
 
 
 def export(
@@ -84,9 +85,9 @@ def export(
     newcomer_samples: Any = None,
     form: Form = PLAIN,
 ) -> Exported:
-    """Write the models that are asked for into a folder that is empty or not there yet; the page comes last.
+    """Write the chosen models into a folder that is empty or does not exist yet; the page is written last.
 
-    `newcomer_samples`: those that the newcomer came with, to calibrate its model on."""
+    `newcomer_samples`: the samples that were given for the new client, to calibrate its model on."""
     calibrations: list[Calibration] = []
 
     def models() -> Iterator[tuple[str, Network]]:
@@ -106,7 +107,7 @@ def export(
 
 
 def _not_covered(result: Result, generic: bool, own: bool, form: Form) -> str:
-    """What of a private run's files was made from clients' samples without noise, in one line; "": nothing."""
+    """One line that names the exported parts of a private run that were computed without noise; "" if none."""
     job, parts = result.job, list[str]()
     if own:
         parts.append("models of single clients")
@@ -120,11 +121,14 @@ def _not_covered(result: Result, generic: bool, own: bool, form: Form) -> str:
 def write_models(
     out: Path, models: Iterable[tuple[str, Network]], form: Form, batch: int = 0, more: str = ""
 ) -> list[Path]:
-    """Each model in each format, and the page, in a folder that is empty or not there yet. What fails leaves nothing.
+    """Write each model in each format, and the page, into a folder that is empty or does not exist yet.
 
-    `batch`: up to how many samples the run measured together; `more` is said at the end of the page."""
+    If anything fails, all files are removed again. `batch`: the largest batch size with which the run measured, or 0.
+    `more`: text for the end of the page."""
     check_empty(out)
-    existed, written, last = out.exists(), list[Path](), None
+    existed = out.exists()
+    written: list[Path] = []
+    last: Network | None = None
     try:
         for name, net in models:
             for kind in form.formats:
@@ -153,7 +157,7 @@ def _remove(files: Iterable[Path], folder: Path | None) -> None:
 def check_empty(out: Path) -> None:
     try:
         free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
-    except OSError as error:  # a name that is too long, a folder that nobody may look into
+    except OSError as error:  # for example, a name that is too long, or a folder without read permission
         raise RequestError(f"--out {str(out)!r} cannot be written: {error.strerror}. Give another folder.") from None
     if not free:
         what = "is not empty" if out.is_dir() else "is a file"
@@ -161,7 +165,7 @@ def check_empty(out: Path) -> None:
 
 
 def chosen_clients(text: str, clients: int, names: Sequence[str] = ()) -> list[int]:
-    """`all`, or numbers or names with commas between them."""
+    """The clients that `--clients` names: `all`, or numbers or names, separated by commas."""
     if text.strip() == "all":
         return list(range(clients))
     if not text.strip():
@@ -178,7 +182,7 @@ def chosen_clients(text: str, clients: int, names: Sequence[str] = ()) -> list[i
 
 
 def file_name(client: int, names: Sequence[str]) -> str:
-    """A client's name, where a file can have it on every system and no other model has it; else `client-K`."""
+    """The file name of a client's model: its own name if that is unique and valid on every system, else `client-K`."""
     words = ["-".join(name.split()) for name in names]
     taken = [word.lower() for word in (*words, "generic", "newcomer")]
     usable = client < len(words) and re.fullmatch(r"\w([\w.-]{0,58}\w)?", words[client])
@@ -186,7 +190,7 @@ def file_name(client: int, names: Sequence[str]) -> str:
 
 
 def read_samples(path: Path) -> tuple[Any, Any]:
-    """The samples and labels of somebody new; a Result checks whether they fit."""
+    """The samples and labels of a new client, from an .npz file. Whether they fit the run is checked by the Result."""
     if path.is_dir():
         raise RequestError(
             f"--new {str(path)!r} is a folder. torso personalize RUN --data {path} takes folders of images"
@@ -204,8 +208,8 @@ def read_samples(path: Path) -> tuple[Any, Any]:
 def _models(
     result: Result, generic: bool, clients: Sequence[int], personal: bool, newcomer: Network | None
 ) -> Iterator[tuple[str, int | None, Network]]:
-    """The name of each model's files, whose it is, and the model."""
-    own = result.networks(clients, personal=personal)  # refuses unknown clients before anything is written
+    """The file name, the client (None: generic or newcomer) and the network of each model to export."""
+    own = result.networks(clients, personal=personal)  # raises on unknown clients before anything is written
     if generic:
         yield "generic", None, result.network()
     yield from ((file_name(client, result.names), client, net) for client, net in own)

@@ -1,4 +1,4 @@
-"""The page beside exported models: what they are and how to use them, for somebody who has nothing else."""
+"""The README.md of exported models: what they are and how to use them, with or without Torso."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ They are [n, {classes}], in this order. The class with the largest one is the an
 _BY_BATCH = """
 **BatchNorm of this network has no running statistics.** It uses the statistics of the batch that it is given. So an
 answer depends on the other {noun} of the batch, and a single one is answered badly. Use batches like those in which
-the model was measured{batch}. Or export without `--norm batch` where the training data are, or train with
+the model was measured{batch}. Or export without `--norm batch` on the machine that has the training data, or train with
 `--set model.norm=running`.
 """
 
@@ -98,11 +98,16 @@ the model was measured{batch}. Or export without `--norm batch` where the traini
 def page(
     net: Network, names: Sequence[str], *, preprocessing: Preprocessing = "inside", batch: int = 0, more: str = ""
 ) -> str:
-    """`names`: of the files; `batch`: up to how many samples the run measured together; `more` is said at the end."""
+    """The text of the page.
+
+    `names`: the model files. `batch`: the largest batch size with which the run measured, or 0. `more`: text for the
+    end of the page."""
     card = card_of(net)
     there = [kind for kind, suffix in FORMATS.items() if any(name.endswith(suffix) for name in names)]
     few = names if len(names) <= 6 else [*names[:3], "…", *names[-2:]]
     programs = [kind for kind in there if kind != "safetensors"]
+    answers = f"\nAn answer is {card.answers}.\n" if card.answers else ""
+    head_options = [f"{key} = {value}" for key, value in card.head.items() if key != "name"]
     text = _PAGE.format(
         method=card.method,
         dataset=card.dataset,
@@ -111,11 +116,11 @@ def page(
         takes="\n\n".join(_takes(card, preprocessing, programs, "safetensors" in there)),
         classes=card.classes,
         names=", ".join(card.names),
-        statistics=(f"\nAn answer is {card.answers}.\n" if card.answers else "") + _statistics(card, batch),
+        statistics=answers + _statistics(card, batch),
         body=card.body,
         body_about=_about(bodies.get(card.body)) or "a network of its owner's own.",
         features=net.body.features,
-        head=", ".join([card.head["name"], *(f"{k} = {v}" for k, v in card.head.items() if k != "name")]),
+        head=", ".join([card.head["name"], *head_options]),
         head_about=_about(heads.get(card.head["name"])) or "a head of its owner's own.",
         norm=_norm(net, card),
         input=card.input.words,
@@ -135,6 +140,7 @@ def _use(kind: str, names: Sequence[str], card: Card, preprocessing: Preprocessi
 
 
 def _program_input(card: Card, preprocessing: Preprocessing) -> str:
+    """The dtype and shape that a program takes, in words."""
     kind = card.input
     if preprocessing == "inside" and isinstance(kind, Pixels | Floats):
         return kind.argument
@@ -142,48 +148,48 @@ def _program_input(card: Card, preprocessing: Preprocessing) -> str:
 
 
 def _takes(card: Card, preprocessing: Preprocessing, programs: Sequence[str], tensors: bool) -> list[str]:
-    """What goes into a program, and how to prepare samples for the network itself."""
-    said = []
+    """Paragraphs about the input of the programs, and of the network itself if a safetensors file was written."""
+    paragraphs = []
     if programs:
         inside = preprocessing == "inside" and isinstance(card.input, Pixels | Floats)
         how = "The file prepares them itself." if inside else f"Prepare them first: {card.input.by_hand}."
-        those = " and ".join(FORMATS[kind] for kind in programs)
-        told = ", ".join(f"`{key}`" for key in about(card, preprocessing))
-        said.append(
-            f"The {those} files take {card.input.noun} as {_program_input(card, preprocessing)}, any number n. {how} "
-            f"Input name `{card.input.noun}`, output name `{OUTPUT}`. The metadata have {told} as JSON."
+        suffixes = " and ".join(FORMATS[kind] for kind in programs)
+        keys = ", ".join(f"`{key}`" for key in about(card, preprocessing))
+        paragraphs.append(
+            f"The {suffixes} files take {card.input.noun} as {_program_input(card, preprocessing)}, any number n. {how}"
+            f" Input name `{card.input.noun}`, output name `{OUTPUT}`. The metadata have {keys} as JSON."
         )
     if tensors:
-        by_hand = f"Where you prepare {card.input.noun} yourself: {card.input.by_hand}."
-        said.append(f"`net.prepare` takes {card.input.argument}. {by_hand}")
+        by_hand = f"If you prepare {card.input.noun} yourself: {card.input.by_hand}."
+        paragraphs.append(f"`net.prepare` takes {card.input.argument}. {by_hand}")
     if card.encoder is not None:
-        beside = f" It is in the file {encoder_name(card.encoder)}; keep it beside the others." * tensors
-        said.append(
-            f"Before the network stands a frozen encoder, `{card.encoder.body}`, which makes {card.taken.words} of "
-            f"{card.input.noun}; they are standardised with `mean` and `std` of the card's `encoder`.{beside}"
+        file = f" It is in the file {encoder_name(card.encoder)}; keep it beside the others." if tensors else ""
+        paragraphs.append(
+            f"A frozen encoder, `{card.encoder.body}`, stands before the network. It turns {card.input.noun} into "
+            f"{card.taken.words}; they are standardised with `mean` and `std` of the card's `encoder`.{file}"
         )
-    return [*said, *_features(card.input)]
+    return [*paragraphs, *_features(card.input)]
 
 
 def _features(kind: Input) -> list[str]:
-    """Which column of a table stands where."""
+    """A paragraph about the order of the features, if they have names."""
     if not isinstance(kind, Floats) or not kind.names:
         return []
-    said = f"The features are, in this order: {', '.join(kind.names)}."
+    text = f"The features are, in this order: {', '.join(kind.names)}."
     category = next((name for name in kind.names if "=" in name), "")
     if category:
-        said += (
+        text += (
             f"\n`{category}` is 1 in a row of this category, otherwise 0. A missing category is one with nothing after "
             "the `=`. In place of a missing number put the mean."
         )
-    return [said]
+    return [text]
 
 
 def _statistics(card: Card, batch: int) -> str:
     if not card.batch_statistics:
         return ""
-    said = f" (the run's had up to {batch} {card.input.noun} of one client)" if batch else ""
-    return _BY_BATCH.format(batch=said, noun=card.input.noun)
+    sizes = f" (the run's had up to {batch} {card.input.noun} of one client)" if batch else ""
+    return _BY_BATCH.format(batch=sizes, noun=card.input.noun)
 
 
 def _norm(net: Network, card: Card) -> str:

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whatever ends the process, and their checksums."""
+"""Writing files atomically, readable errors for failed writes, and checksums of files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from torso.errors import CannotWrite
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """A whole file or the old one; CannotWrite where there is no room for it."""
+    """Replace a file atomically: after a crash there is the whole new file or the old one.
+
+    `write` writes to the path that it is given. CannotWrite is raised if the disk is full or read-only."""
     temporary = path.with_name(f".{path.name}.tmp")
     with writing(path):
         try:
@@ -25,13 +27,13 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             temporary.replace(path)
         except (OSError, SafetensorError):
             with suppress(OSError):
-                temporary.unlink(missing_ok=True)  # on a full disk, others need the room
+                temporary.unlink(missing_ok=True)  # frees the space on a full disk
             raise
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what a full disk or a read-only folder makes a writer raise into one sentence."""
+    """Turn the errors of a full disk or a read-only folder into a CannotWrite with one sentence."""
     try:
         yield
     except CannotWrite:
@@ -43,7 +45,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A whole text file or the old one, never half of it."""
+    """Replace a text file atomically."""
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""Weights that others trained, held against the network that they are for."""
+"""Compares pretrained weights with the network that they are for."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ _MOST_NAMED = 5
 
 
 def fitting(held: Tensors, model: Tensors, body: str, where: str, notes: list[str]) -> Tensors:
-    """The body's tensors among those that a file holds, as the network wants them; or which of them do not fit, with
-    the shapes that are expected and found."""
-    found, old = _of_body(held, model, body)
+    """The body's tensors of a file, with the dtype and device of the network's.
+
+    Raises RequestError if some do not fit, with the shapes that were expected and found. `where` is how the message
+    calls the file. A head that is left out is reported in `notes`."""
+    found, old_head = _of_body(held, model, body)
     wrong = [*_misfits(found, model), *_missing(found, model)]
     if not found or wrong:
         more = f" … ({len(wrong)} in all)" if len(wrong) > _MOST_NAMED else ""
@@ -26,35 +28,35 @@ def fitting(held: Tensors, model: Tensors, body: str, where: str, notes: list[st
             f"{more}. Give weights of this body, or change model.body"
         )
     _check_numbers(found, where)
-    if old:
-        some = f"{', '.join(sorted(old)[:_MOST_NAMED])}{' …' if len(old) > _MOST_NAMED else ''}"
-        notes.append(f"{where}: the head of the pre-training ({some}) is left out")
+    if old_head:
+        names = f"{', '.join(sorted(old_head)[:_MOST_NAMED])}{' …' if len(old_head) > _MOST_NAMED else ''}"
+        notes.append(f"{where}: the head of the pre-training ({names}) is left out")
     return {name: tensor.to(model[name], copy=True) for name, tensor in found.items()}
 
 
 def _of_body(held: Tensors, model: Tensors, body: str) -> tuple[Tensors, list[str]]:
-    """What belongs to the body, and the names of what belonged to the old head."""
+    """The tensors of the body, and the names of those that belong to the head of the pre-training."""
     found: Tensors = {}
-    old: list[str] = []
+    old_head: list[str] = []
     for name, tensor in held.items():
         inside = name.removeprefix("body.")
         if inside == name or (name not in model and name.endswith(_STATISTICS)):
             continue
         if name not in model and is_old_head(body, inside):
-            old.append(inside.removeprefix("module."))
+            old_head.append(inside.removeprefix("module."))
         else:
             found[name] = tensor
-    return found, old
+    return found, old_head
 
 
 def _misfits(found: Tensors, model: Tensors) -> list[str]:
-    said = []
+    wrong = []
     for name, tensor in found.items():
         if name not in model:
-            said.append(f"it has {name} {list(tensor.shape)}, which the body has not")
+            wrong.append(f"it has {name} {list(tensor.shape)}, which the body has not")
         elif tensor.shape != model[name].shape or tensor.is_floating_point() != model[name].is_floating_point():
-            said.append(f"{name} is {_words(tensor)}, expected {_words(model[name])}")
-    return said
+            wrong.append(f"{name} is {_words(tensor)}, expected {_words(model[name])}")
+    return wrong
 
 
 def _words(tensor: Tensor) -> str:
@@ -62,9 +64,9 @@ def _words(tensor: Tensor) -> str:
 
 
 def _missing(found: Tensors, model: Tensors) -> list[str]:
-    body = (name for name in model if name.startswith("body.") and not is_adapter(name))
-    lacks = [name for name in body if name not in found and not name.endswith(_COUNTER)]
-    return [f"it lacks {name} {list(model[name].shape)}" for name in lacks]
+    needed = (name for name in model if name.startswith("body.") and not is_adapter(name))
+    missing = [name for name in needed if name not in found and not name.endswith(_COUNTER)]
+    return [f"it lacks {name} {list(model[name].shape)}" for name in missing]
 
 
 def _check_numbers(found: Tensors, where: str) -> None:

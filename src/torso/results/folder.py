@@ -1,4 +1,4 @@
-"""The run folder: config.toml, data.json, history.jsonl, result.json, analyses.json, seal.json, checkpoints/."""
+"""The run folder: config.toml, data.json, history.jsonl, result.json, analyses.json, seal.json and checkpoints/."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from torso.results.same_run import differences, fingerprint, only_longer
 from torso.results.seal import RESULT, SEAL, seal_text
 
 _EARLIER = "result-after-{}.json"
-"""The result that a run had before it was extended, by its number of rounds."""
+"""The file of the result that a run had before it was extended; `{}` is its number of rounds."""
 
 
 def make(folder: Path) -> None:
-    """A folder for what `--out` is to hold, where there is none."""
+    """Make the folder of `--out`, if it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -37,6 +37,7 @@ def make(folder: Path) -> None:
 
 
 def no_run_in(folder: Path) -> RequestError:
+    """The error of `--resume` for a folder without a run."""
     return RequestError(f"--resume: {str(folder)!r} holds no run (no config.toml). Leave --resume out to start one.")
 
 
@@ -47,11 +48,11 @@ def _unwritable(folder: Path, error: OSError) -> RequestError:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """`extends`: how many rounds the finished run there has, where `config` asks for more."""
+    """The folder of one run: checks it, writes its files and reads them again."""
 
     path: Path
     config: Config
-    extends: int = 0
+    extends: int = 0  # rounds of the finished run in the folder, if `config` asks for more; otherwise 0
 
     @cached_property
     def checkpoints(self) -> Checkpoints:
@@ -59,12 +60,12 @@ class RunFolder:
 
     @classmethod
     def check(cls, path: Path, config: Config, resume: bool, *, extend: bool = False) -> RunFolder:
-        """Say no before anything is written: to a folder in use, or a resumption of something else.
+        """The folder, or RequestError if it is in use or has another run. Nothing is written yet.
 
-        `extend`: a finished run may go on where nothing but train.rounds has grown."""
+        `extend`: a finished run may continue if only train.rounds has grown."""
         try:
             return cls._checked(path, config, resume, extend)
-        except OSError as error:  # a name that is too long, a folder that nobody may look into
+        except OSError as error:  # for example, a name that is too long, or a folder without read permission
             raise _unwritable(path, error) from None
 
     @classmethod
@@ -80,7 +81,7 @@ class RunFolder:
             )
         if not resume:
             return cls(path, config)
-        if not (found.exists() and found.stat().st_size):  # empty: killed before it was written
+        if not (found.exists() and found.stat().st_size):  # an empty file: the run was killed before it was written
             raise no_run_in(path)
         before = Config.load(found)
         if fingerprint(before) == fingerprint(config):
@@ -98,25 +99,26 @@ class RunFolder:
         )
 
     def create(self) -> None:
+        """Start a new run: write the config and an empty history."""
         make(self.path)
         path = self.path / "config.toml"
         try:
-            path.touch(exist_ok=False)  # of those who come at the same time, one is let in
-        except FileExistsError:  # since `check` looked
+            path.touch(exist_ok=False)  # of several runs that start at the same time, only one succeeds here
+        except FileExistsError:  # another run has started since `check`
             raise RequestError(
                 f"--out {str(self.path)!r}: another run has begun there in the meantime. Give each run its own folder."
             ) from None
         except OSError as error:
             raise _unwritable(self.path, error) from None
         try:
-            write_text(path, self.config.as_toml())  # first: it says that a run is here
+            write_text(path, self.config.as_toml())  # first: this file shows that the folder has a run
             write_text(self.path / HISTORY, "")
         except OSError as error:
             self._discard()
             raise _unwritable(self.path, error) from None
 
     def _discard(self) -> None:
-        """Nothing of a run that could not begin."""
+        """Remove what `create` has written."""
         with suppress(OSError):
             for name in (HISTORY, "config.toml"):
                 (self.path / name).unlink(missing_ok=True)
@@ -124,14 +126,14 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody else runs here in the block, in this process or another."""
+        """Hold a lock in the block: no other process or thread can run in this folder."""
         busy = f"--out {str(self.path)!r}: another process is running there. Wait until it ends, or stop it."
         with self._lockable() as file, held(file, busy):
             yield
 
     def _lockable(self) -> IO[str]:
         try:
-            return (self.path / "config.toml").open("r+")  # a shared disk locks only what can be written
+            return (self.path / "config.toml").open("r+")  # network file systems lock only files opened for writing
         except OSError as error:
             raise _unwritable(self.path, error) from None
 
@@ -140,27 +142,27 @@ class RunFolder:
         return (self.path / RESULT).exists() and not self.extends
 
     def extend(self) -> RunFolder:
-        """Open a finished run again for more rounds. Its result stays, under the number of its rounds."""
-        (self.path / RESULT).replace(self.path / _EARLIER.format(self.extends))  # first: from now on it is unfinished
+        """Reopen a finished run for more rounds. Its old result stays in a file with its number of rounds."""
+        (self.path / RESULT).replace(self.path / _EARLIER.format(self.extends))  # first: now the run is unfinished
         (self.path / SEAL).unlink(missing_ok=True)
         write_text(self.path / "config.toml", self.config.as_toml())
         return replace(self, extends=0)
 
     @property
     def _fingerprints(self) -> set[str]:
-        """Of the config, and as it was before the run was extended: older checkpoints carry those."""
+        """The fingerprints of the config now and before each extension: older checkpoints have the older ones."""
         ends = (path.stem.rpartition("-")[2] for path in self.path.glob(_EARLIER.format("*")))
         rounds = {self.extends, *(int(end) for end in ends if end.isdecimal())} - {0}
         shorter = (self.config.but(f"train.rounds={count}") for count in rounds)
         return {fingerprint(config) for config in (self.config, *shorter)}
 
     def newest(self, model: Tensors) -> Checkpoint | None:
-        """The newest whole checkpoint, of a network with tensors like these."""
+        """The newest undamaged checkpoint; its tensors must have the names and shapes of `model`."""
         uploads = self.config.method.server.keeps_uploads
         return checkpoint.load_newest(self.checkpoints.folder, model, self._fingerprints, uploads=uploads)
 
     def resume(self, model: Tensors) -> Checkpoint | None:
-        """The newest whole checkpoint; the history is cut back to it."""
+        """The newest undamaged checkpoint, to continue from. Later rounds are removed from the history."""
         found = self.newest(model)
         if found is not None:
             self.checkpoints.resumed(found)
@@ -170,17 +172,19 @@ class RunFolder:
         return found
 
     def lines(self) -> list[Line]:
+        """The lines of the history, checked."""
         return read_lines(self.path, can_go_on)
 
     def history(self) -> list[dict[str, Any]]:
-        """The rounds that it tells of; what is none is left out."""
+        """The rounds of the history; damaged lines are left out."""
         return rounds_in(self.lines())
 
     def broken(self) -> tuple[str, ...]:
-        """What is wrong with the history, in words."""
+        """The problems of the history, in words."""
         return tuple(f"{self.path / HISTORY}, {problem}" for problem in problems(self.lines()))
 
     def append(self, line: dict[str, Any]) -> None:
+        """Append a round to the history."""
         with writing(self.path / HISTORY), (self.path / HISTORY).open("a", encoding="utf-8") as file:
             file.write(line_of(line) + "\n")
 
@@ -188,7 +192,7 @@ class RunFolder:
         return self.checkpoints.save(state)
 
     def finish(self, result: Result) -> None:
-        """Write the result and what seals it; result.json comes last and says that the run has ended."""
+        """Write the result and the seal. result.json is written last: its presence means that the run has finished."""
         checkpoint.tidy(self.path / "checkpoints")
         texts = {RESULT: json.dumps(result.as_json(), indent=1) + "\n"}
         if result.analyses:
@@ -201,8 +205,10 @@ class RunFolder:
 
 @contextmanager
 def own_folder(out: Path | None, name: str) -> Iterator[Path]:
-    """`out`, or the next free folder under runs/. That one is made at once, so that a run beside this one takes
-    another, and goes again if nothing was put into it: the request was refused."""
+    """`out`, or the next free folder `runs/NAME-K`.
+
+    The latter is made at once, so that a run that starts at the same time takes another one. If it is still empty at
+    the end of the block (the request was refused), it is removed."""
     if out is not None:
         yield out
         return
@@ -213,7 +219,7 @@ def own_folder(out: Path | None, name: str) -> Iterator[Path]:
         yield folder
     finally:
         with suppress(OSError):
-            folder.rmdir()  # refuses where there is something in it
+            folder.rmdir()  # fails if there is something in it
 
 
 def _made(folder: Path) -> bool:

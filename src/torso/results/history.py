@@ -1,4 +1,4 @@
-"""history.jsonl: a line per round, each with a checksum of itself. Nothing here loads torch."""
+"""history.jsonl: one line per round, each with its own checksum. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ from torso.reading import parse_json
 
 HISTORY = "history.jsonl"
 CHECK = "check"
-CUT = "is cut short"
+CUT = "is cut short"  # the problem of a last line that a killed run left unfinished
 _CHECKED = re.compile(r'^(\{.*), "check": "([0-9a-f]{8})"\}$')
 
 
 class Line(NamedTuple):
-    """One line as it stands there: the round that it tells of, or what is wrong with it."""
+    """One line of the file, checked."""
 
-    number: int
-    round: dict[str, Any] | None
-    wrong: str = ""
+    number: int  # from 1
+    round: dict[str, Any] | None  # None: the line is damaged
+    wrong: str = ""  # what is wrong with it, in words
 
 
 def line_of(round: Mapping[str, Any]) -> str:
-    """A round as a line, with its checksum in the last key."""
+    """A round as a line of JSON; the last key is the checksum of the rest."""
     plain = json.dumps({key: value for key, value in round.items() if key != CHECK})
     return f'{plain[:-1]}, "{CHECK}": "{_sum(plain)}"}}'
 
 
 def read_lines(folder: Path, whole: Callable[[Mapping[str, Any]], bool] = lambda _: True) -> list[Line]:
-    """All lines of a run folder's history; a killed run may have left the last one half-written.
+    """All lines of a run folder's history, checked. A killed run may have left its last line unfinished.
 
-    `whole`: whether a round has all that the reader needs."""
+    `whole`: whether a round has everything that the caller needs."""
     path = folder / HISTORY
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    *texts, half = text.split("\n")
-    checked = any(_CHECKED.match(each) for each in texts)  # older versions wrote no checksums
+    *texts, unfinished = text.split("\n")
+    checked = any(_CHECKED.match(each) for each in texts)  # False: older versions wrote no checksums
     lines = [_line(number, each, checked, whole) for number, each in enumerate(texts, start=1)]
-    if not half:
+    if not unfinished:
         return lines
-    last = _line(len(lines) + 1, half, checked, whole)
-    return [*lines, last if last.round is not None else last._replace(wrong=CUT)]
+    last = _line(len(lines) + 1, unfinished, checked, whole)
+    if last.round is None:
+        last = last._replace(wrong=CUT)
+    return [*lines, last]
 
 
 def rounds_in(lines: Sequence[Line]) -> list[dict[str, Any]]:
@@ -51,7 +53,7 @@ def rounds_in(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def problems(lines: Sequence[Line]) -> list[str]:
-    """Lines that are no rounds, or were changed; a round that is missing where all lines are whole."""
+    """The problems of a history: damaged lines; or, if all lines are whole, the first round that is out of place."""
     wrong = [f"line {line.number} {line.wrong}" for line in lines if line.wrong and line.wrong != CUT]
     if wrong:
         return wrong
@@ -78,7 +80,7 @@ def _line(number: int, text: str, checked: bool, whole: Callable[[Mapping[str, A
 
 
 def can_go_on(tree: Mapping[str, Any]) -> bool:
-    """Whether a round has what a run needs that goes on after it."""
+    """Whether a round has the entries that a run needs to continue after it."""
     return isinstance(tree.get("seconds"), int | float) and isinstance(tree.get("analyses", {}), dict)
 
 

@@ -1,6 +1,7 @@
-"""Trained networks as files, one network in each, with a card that says what it is. Nothing is ever unpickled.
+"""Saves and loads trained networks, one per file, with a card in the metadata that describes it. Nothing is unpickled.
 
-Safetensors files hold tensors, and `load_model` reads them again. ONNX and torch.export files hold programs for others.
+Safetensors files have tensors, and `load_model` reads them again. ONNX and torch.export files have programs that other
+software runs.
 """
 
 from __future__ import annotations
@@ -31,28 +32,32 @@ from torso.results.files import replace_file, writing
 from torso.results.portable import Preprocessing
 from torso.results.state_tensors import check_fits
 
-_SIDE = 4096  # pixels: a small network may look at large images
-_FORM = "2"  # of the metadata for samples that are no images; those of images have no form, as all had before it
+_SIDE = 4096  # pixels: a small network may take large images
+_FORM = "2"  # version of the metadata for samples other than images; for images there is none, as in older files
 SUFFIX = ".safetensors"
 FORMATS = {"safetensors": SUFFIX, "onnx": onnx_file.SUFFIX, "torch-export": program_file.SUFFIX}
-"""The formats of models by name, with how their files end."""
+"""The formats of models by name, with their file suffixes."""
 _TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form", "tokenizer_file", "answers"}
-"""Words as they are; everything else is JSON."""
+"""Entries of the metadata that are plain text; all others are JSON."""
 _NEWER = {"class_names", "calibrated", "lora", "tokenizer_file", "encoder", "answers"}
-"""In the metadata where there is something to tell; older files have none."""
+"""Entries of the metadata that are left out if empty; older files do not have them."""
 
 
 def save_model(
     net: Network, path: str | Path, *, preprocessing: Preprocessing = "inside", opset: int | None = None
 ) -> Path:
-    """Write a network that came out of a run. The end of the path says how:
+    """Write a network of a run to a file. The suffix of the path selects the format:
 
-    `.safetensors`: plain tensors, which `load_model` reads again; `.onnx`: a program for onnxruntime and others (needs
-    the extra `onnx`); `.pt2`: a torch.export program for PyTorch. A program needs no Torso and takes any number of
-    samples. With the preprocessing "inside" it takes images as uint8 [n, H, W, C], or numbers as they were measured;
-    "beside": what `net.prepare` gives. `opset`: of ONNX. The encoder of a model lies in a file of its own beside it,
-    one for all models of a folder; programs hold it."""
-    path, card = Path(path), card_of(net)
+    - `.safetensors`: plain tensors, which `load_model` reads again;
+    - `.onnx`: a program for onnxruntime and other runtimes (needs the extra `onnx`);
+    - `.pt2`: a torch.export program for PyTorch.
+
+    A program does not need Torso and takes any number of samples. With preprocessing "inside" it takes images as uint8
+    [n, H, W, C], or numbers as they were measured; with "beside" it takes what `net.prepare` returns. `opset` is that
+    of ONNX. The frozen encoder of a model is written into a second file in the same folder, one for all models there;
+    programs contain it."""
+    path = Path(path)
+    card = card_of(net)
     if path.suffix not in FORMATS.values():
         raise RequestError(
             f"{str(path)!r} does not end in {SUFFIX}, .onnx or .pt2. Example: {path.with_suffix(SUFFIX)}"
@@ -75,10 +80,10 @@ def save_model(
 
 
 def load_model(path: str | Path, model: Any = None) -> Network:
-    """The network that `save_model` or `torso export` wrote: an nn.Module in evaluation mode, on the CPU.
+    """Load a network that `save_model` or `torso export` wrote: an nn.Module in evaluation mode, on the CPU.
 
-    A body or head that a plugin registers needs the plugin imported first; `model` is a module like the one that was
-    handed to `torso.run`, where one was."""
+    If a plugin registers its body or head, import the plugin first. If a module was given to `torso.run`, give a module
+    of the same architecture as `model`."""
     path = Path(path)
     card, tensors = _read(path)
     _check_sizes(path, card, tensors)
@@ -102,26 +107,30 @@ def load_model(path: str | Path, model: Any = None) -> Network:
 
 
 def _file(tensors: Tensors, metadata: dict[str, str]) -> bytes:
-    """What the file holds, the same bytes for the same model: safetensors writes metadata in any order."""
+    """The bytes of the file, always the same for the same model.
+
+    The header is rewritten with sorted metadata, since safetensors writes metadata in any order."""
     plain = save(tensors, metadata)
     size = int.from_bytes(plain[:8], "little")
     header = json.loads(plain[8 : 8 + size])
-    about = {key: metadata[key] for key in sorted(metadata)}
-    places = {name: header[name] for name in sorted(tensors, key=lambda name: header[name]["data_offsets"])}
-    text = json.dumps({"__metadata__": about, **places}, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
+    sorted_metadata = {key: metadata[key] for key in sorted(metadata)}
+    entries = {name: header[name] for name in sorted(tensors, key=lambda name: header[name]["data_offsets"])}
+    tree = {"__metadata__": sorted_metadata, **entries}
+    text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the tensors start at a multiple of 8 bytes
     return len(text).to_bytes(8, "little") + text + plain[8 + size :]
 
 
 def _metadata(card: Card) -> dict[str, str]:
+    """The card as metadata of a safetensors file."""
     tree = asdict(card)
     if isinstance(card.input, Pixels):
         del tree["input"]
         tree |= {"image": card.input.shape, "mean": card.input.mean, "std": card.input.std}
     else:
         tree["form"] = _FORM
-    told = {key: value for key, value in tree.items() if value or key not in _NEWER}
-    return {key: value if key in _TEXTS else json.dumps(value) for key, value in told.items()}
+    kept = {key: value for key, value in tree.items() if value or key not in _NEWER}
+    return {key: value if key in _TEXTS else json.dumps(value) for key, value in kept.items()}
 
 
 def _read(path: Path) -> tuple[Card, Tensors]:
@@ -139,7 +148,9 @@ def _read(path: Path) -> tuple[Card, Tensors]:
 
 
 def _card(path: Path, metadata: dict[str, str]) -> Card:
-    form, known = metadata.get("form"), {field.name for field in fields(Card)}
+    """The card of a file, from its metadata."""
+    form = metadata.get("form")
+    known = {field.name for field in fields(Card)}
     if form is None:  # images
         known = known - {"input"} | {"image", "mean", "std"}
     elif form != _FORM:
@@ -168,7 +179,7 @@ def _card(path: Path, metadata: dict[str, str]) -> Card:
 
 
 def _pixels(path: Path, image: Any, mean: Any, std: Any) -> dict[str, Any]:
-    """The kind of input that metadata without a form tell of."""
+    """The kind of input of metadata without a form, which is images."""
     if not isinstance(image, list) or len(image) != 3:
         raise RequestError(f"{str(path)!r}: image = {image!r} in its metadata. Expected: [channels, height, width]")
     channels, height, width = image
@@ -176,7 +187,7 @@ def _pixels(path: Path, image: Any, mean: Any, std: Any) -> dict[str, Any]:
 
 
 def _check_sizes(path: Path, card: Card, tensors: Tensors) -> None:
-    """Before anything of that size is made: no dimension of a network is larger than the number of its weights."""
+    """Refuse a card whose sizes exceed the number of weights, before a network of that size is allocated."""
     values = sum(tensor.numel() for tensor in tensors.values())
     options = {f"head.{key}": value for key, value in card.head.items() if isinstance(value, int)}
     options |= {} if card.lora is None else {"lora.rank": card.lora.rank}
@@ -190,12 +201,12 @@ def _check_sizes(path: Path, card: Card, tensors: Tensors) -> None:
 
 
 def _check(path: Path, tensors: Tensors, net: Network, personal: bool) -> None:
-    """Every tensor of the network must be there and fit, and nothing else."""
+    """Refuse a file that lacks a tensor of the network, has one that does not fit, or has an unknown one."""
     weights = net.state_dict()
-    told = {name: torch.empty(shape, device="meta") for name, shape in net.told.items() if personal}
+    extra = {name: torch.empty(shape, device="meta") for name, shape in net.told.items() if personal}
     for name, tensor in tensors.items():
-        check_fits(name, tensor, {**weights, **told}, repr(str(path)))
-    needed = [*weights, *(name for name in told if name not in net.may_lack)]
+        check_fits(name, tensor, {**weights, **extra}, repr(str(path)))
+    needed = [*weights, *(name for name in extra if name not in net.may_lack)]
     missing = [name for name in needed if name not in tensors]
     if missing:
         raise RequestError(f"{str(path)!r} lacks {', '.join(missing[:5])}, which this network has.")

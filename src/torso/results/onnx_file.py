@@ -1,4 +1,4 @@
-"""A trained network as an ONNX file, which onnxruntime and many other programs run, without PyTorch and Torso."""
+"""Writes a trained network as an ONNX file, which onnxruntime and other programs run without PyTorch and Torso."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 
 def check_can_write(opset: int | None) -> None:
-    """Refuse what cannot work on this machine, before anything is made."""
+    """Raise RequestError if a package is missing on this machine, or if its ONNX does not know the opset."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise RequestError(f"--format onnx needs {', '.join(missing)}, not installed here: pip install 'torso[onnx]'")
@@ -35,14 +35,16 @@ def check_can_write(opset: int | None) -> None:
 
 
 def write_onnx(net: Network, path: Path, preprocessing: Preprocessing = "inside", opset: int | None = None) -> None:
-    """The file, once onnxruntime answers with it as the network does. Its metadata hold card, classes and input."""
+    """Convert the network, check that onnxruntime returns the same logits, and write the file.
+
+    The metadata have the entries of `about`: card, classes and input."""
     check_can_write(opset)
     card = card_of(net)
     model = _converted(traced(net, preprocessing), card.input.noun, path.name, opset or OPSET)
     _tidy(model, about(card, preprocessing))
     try:
         made = model.SerializeToString(deterministic=True)
-    except ValueError as error:  # 2 GiB are the most that a file of this format holds
+    except ValueError as error:  # a file of this format has at most 2 GiB
         raise RequestError(f"{path.name} cannot be written as one ONNX file: {first_line(error)}") from None
     with quiet():
         check_answers(net, preprocessing, path.name, _runner(made, path.name))
@@ -50,13 +52,13 @@ def write_onnx(net: Network, path: Path, preprocessing: Preprocessing = "inside"
 
 
 def _converted(program: ExportedProgram, noun: str, name: str, opset: int) -> Any:
-    """The program as ONNX's own message, in the opset that is asked for and no other."""
+    """The program as an ONNX ModelProto of exactly this opset."""
     with quiet() as heard:
         try:
             found = torch.onnx.export(
                 program, dynamo=True, verbose=False, opset_version=opset, input_names=[noun], output_names=[OUTPUT]
             )
-        except Exception as error:  # the exporter raises what it likes
+        except Exception as error:  # the exporter raises exceptions of many types
             raise RequestError(f"{name}: ONNX has no counterpart of this network: {_reason(error)}") from error
     assert found is not None
     model = found.model_proto
@@ -72,7 +74,7 @@ def _opset(model: Any) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """Which operator it is: the exporter says so in the innermost exception."""
+    """The first line of the innermost exception, which names the operator that cannot be exported."""
     inner = error
     while inner.__cause__ is not None:
         inner = inner.__cause__
@@ -80,7 +82,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _tidy(model: Any, metadata: dict[str, str]) -> None:
-    """Leave out where the model was made, call the free dimension `batch`, and add what a user must know."""
+    """Remove debug information with paths of this machine, name the free dimension `batch`, and add metadata."""
     graph = model.graph
     for part in (model, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
         del part.metadata_props[:]
@@ -93,6 +95,7 @@ def _tidy(model: Any, metadata: dict[str, str]) -> None:
 
 
 def _runner(made: bytes, name: str) -> Any:
+    """A function that runs the model with onnxruntime: prepared samples → logits."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,6 +1,7 @@
-"""Adapters in the format of Hugging Face's `peft`: a folder with adapter_config.json and adapter_model.safetensors.
+"""Saves and loads LoRA adapters in the format of Hugging Face's `peft`.
 
-Nothing is ever unpickled, and `peft` need not be installed.
+An adapter is a folder with adapter_config.json and adapter_model.safetensors. Nothing is unpickled, and `peft` need not
+be installed.
 """
 
 from __future__ import annotations
@@ -24,23 +25,25 @@ from torso.results.state_tensors import check_fits
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-_OTHERWISE = (
+_UNSUPPORTED = (  # options that change what a plain LoRA layer computes
     *("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out"),
     *("use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config", "monteclora_config", "arrow_config"),
 )
-_INITS = (None, True, False, "gaussian", "orthogonal", "eva")  # others move the weights of the body, too
+_INITS = (None, True, False, "gaussian", "orthogonal", "eva")  # other values change the weights of the body too
 
 
 def save_adapters(net: Network, folder: str | Path) -> Path:
-    """Write the adapters of a network; the frozen body and the head are no part of such a folder."""
-    folder, lora = Path(folder), _lora_of(net)
-    layers, state = _layers(net), net.state_dict()
+    """Write the adapters of a network into a folder, without the frozen body and the head."""
+    folder = Path(folder)
+    lora = _lora_of(net)
+    layers = _layers(net)
+    state = net.state_dict()
     tensors = {
         f"{_PREFIX}{theirs}.lora_{half.upper()}.weight": state[f"{ours}.lora_{half}.weight"].detach().cpu().contiguous()
         for ours, theirs in layers.items()
         for half in "ab"
     }
-    told = {
+    config = {
         "peft_type": "LORA",
         "base_model_name_or_path": net.card.body if net.card else None,
         "bias": "none",
@@ -56,32 +59,34 @@ def save_adapters(net: Network, folder: str | Path) -> Path:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / WEIGHTS, lambda temporary: save_file(tensors, temporary, {"format": "pt"}))
-        write_text(folder / CONFIG, json.dumps(told, indent=2) + "\n")
+        write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     except CannotWrite as error:
         raise RequestError(str(error)) from None
     return folder
 
 
 def load_adapters(net: Network, folder: str | Path) -> Network:
-    """Give a network the adapters of a folder, which must be of its rank, its alpha and its layers; it is returned."""
+    """Load the adapters of a folder into a network and return it. Rank, alpha and layers must be the network's."""
     found = read_adapters(Path(folder), net.state_dict(), net, repr(str(folder)))
     net.load_state_dict(found, strict=False)
     return net
 
 
 def read_adapters(folder: Path, model: Tensors, net: Network, where: str, notes: list[str] | None = None) -> Tensors:
-    """The adapters of a folder by their names in the network; `where` is how a message calls the folder. `notes` gets
-    what is left out: the head that `peft` saves beside the adapters of a classifier."""
+    """The adapters of a folder, by their names in the network.
+
+    `where` is how messages call the folder. `notes` gets a remark about tensors that are left out: the head that `peft`
+    saves with the adapters of a classifier."""
     lora = _lora_of(net)
-    told = _config(folder / CONFIG, where)
-    for key, mine in {"r": lora.rank, "lora_alpha": lora.alpha, "bias": "none"}.items():
-        if told.get(key) != mine:
+    config = _config(folder / CONFIG, where)
+    for key, expected in {"r": lora.rank, "lora_alpha": lora.alpha, "bias": "none"}.items():
+        if config.get(key) != expected:
             ours = {"r": "model.lora.rank", "lora_alpha": "model.lora.alpha"}.get(key, "of what Torso reads")
-            raise RequestError(f"{where}: {key} = {told.get(key)!r} in {CONFIG}. Expected: {mine!r} ({ours})")
-    for key in _OTHERWISE:
-        if told.get(key):
-            raise RequestError(f"{where}: {key} = {told[key]!r} in {CONFIG}: plain LoRA layers cannot do that")
-    if (init := told.get("init_lora_weights")) not in _INITS:
+            raise RequestError(f"{where}: {key} = {config.get(key)!r} in {CONFIG}. Expected: {expected!r} ({ours})")
+    for key in _UNSUPPORTED:
+        if config.get(key):
+            raise RequestError(f"{where}: {key} = {config[key]!r} in {CONFIG}: plain LoRA layers cannot do that")
+    if (init := config.get("init_lora_weights")) not in _INITS:
         raise RequestError(
             f"{where}: init_lora_weights = {init!r} in {CONFIG}: these adapters belong to a body with other weights. "
             "Let peft convert them to plain LoRA: save_pretrained(…, path_initial_model_for_weight_conversion=…)"
@@ -90,12 +95,12 @@ def read_adapters(folder: Path, model: Tensors, net: Network, where: str, notes:
         held = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise RequestError(f"{where}: {WEIGHTS} cannot be read: {error}") from None
-    held, left = _without_head(held, told.get("modules_to_save") or [], net, where)
+    held, left = _without_head(held, config.get("modules_to_save") or [], net, where)
     if left and notes is not None:
         notes.append(f"{where}: the head of the other model ({', '.join(sorted(left)[:5])}) is left out")
     layers = _layers(net)
-    before = _before(held, layers)
-    found = {_ours(name, before, layers, where): tensor for name, tensor in held.items()}
+    prefix = _prefix_of(held, layers)
+    found = {_our_name(name, prefix, layers, where): tensor for name, tensor in held.items()}
     for name, tensor in found.items():
         check_fits(name, tensor, model, where)
         if not tensor.isfinite().all():
@@ -114,17 +119,19 @@ def _lora_of(net: Network) -> Lora:
 
 def _config(path: Path, where: str) -> dict[str, Any]:
     try:
-        told = parse_json(path.read_text(encoding="utf-8"))
+        config = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RequestError(f"{where}: {path.name} cannot be read: {error}") from None
-    if not isinstance(told, dict) or told.get("peft_type") != "LORA":
-        kind = told.get("peft_type") if isinstance(told, dict) else type(told).__name__
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        kind = config.get("peft_type") if isinstance(config, dict) else type(config).__name__
         raise RequestError(f"{where}: {path.name} is of {kind!r}. Expected: peft_type = 'LORA'")
-    return told
+    return config
 
 
 def _layers(net: Network) -> dict[str, str]:
-    """Layers with adapters by their names in the network, with those in the module that somebody else would load."""
+    """The layers with adapters: name in the network → name in the module that a user of `peft` would load.
+
+    The latter has no `body.` and no names of wrappers with a single child before it."""
     ours = [name.removesuffix(".lora_a.weight") for name in net.parts["lora.a"]]
     wrapped = "body."
     while wrapped == "body." or not hasattr(net.get_submodule(wrapped[:-1]), "config"):
@@ -138,8 +145,10 @@ def _layers(net: Network) -> dict[str, str]:
 
 
 def _targets(net: Network, layers: Mapping[str, str]) -> list[str] | str:
-    """What `peft` finds the layers by: their names, which it takes for ends of names; or, where another module's name
-    ends so too (`1` and `3.1`), an expression for the whole name."""
+    """The `target_modules` by which `peft` finds the layers.
+
+    `peft` takes a list of names as suffixes. If the name of another module ends the same way (`1` and `3.1`), this is a
+    regular expression for the whole names instead."""
     ours, theirs = next(iter(layers.items()))
     inside = net.get_submodule(ours.removesuffix(theirs).rstrip("."))
     others = [name for name, _ in inside.named_modules() if name not in layers.values()]
@@ -154,8 +163,10 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def _without_head(held: Tensors, saved: Any, net: Network, where: str) -> tuple[Tensors, list[str]]:
-    """A file's tensors without those of whole modules beside the adapters, and the names of these; none of them may be
-    one of the body's. As in `peft`, `classifier` means `pre_classifier`, too."""
+    """The tensors of a file without those of `modules_to_save`, and the names of the latter.
+
+    None of these modules may be a part of the body, which is frozen. As in `peft`, names are suffixes: `classifier`
+    includes `pre_classifier`."""
     if not isinstance(saved, list) or not all(isinstance(name, str) for name in saved):
         raise RequestError(f"{where}: modules_to_save = {saved!r} in {CONFIG}. Expected: a list of names")
     ends = tuple(saved)
@@ -172,26 +183,26 @@ def _without_head(held: Tensors, saved: Any, net: Network, where: str) -> tuple[
 
 
 def _path(name: str) -> tuple[str, str]:
-    """The layer of a tensor in a file, and which half of its adapter that is."""
+    """The layer of a tensor in a file, and the half of its adapter: `lora_A` or `lora_B`."""
     path, _, half = name.removeprefix(_PREFIX).removesuffix(".weight").rpartition(".")
     return path, half
 
 
-def _before(held: Collection[str], layers: Mapping[str, str]) -> str:
-    """What stands before the names of all layers in a file whose model was larger than the body: `bert.`."""
+def _prefix_of(held: Collection[str], layers: Mapping[str, str]) -> str:
+    """The common prefix of all layers in a file whose model contained the body as a module, such as `bert.`."""
     paths = {_path(name)[0] for name in held}
-    some = min(paths, default="")
+    first = min(paths, default="")
     for theirs in layers.values():
-        before = some.removesuffix(f".{theirs}") + "."
-        if all(path.startswith(before) and path.removeprefix(before) in layers.values() for path in paths):
-            return before
+        prefix = first.removesuffix(f".{theirs}") + "."
+        if all(path.startswith(prefix) and path.removeprefix(prefix) in layers.values() for path in paths):
+            return prefix
     return ""
 
 
-def _ours(name: str, before: str, layers: Mapping[str, str], where: str) -> str:
-    """The network's name of a tensor in the file: that of the layer whose name ends as in the file."""
+def _our_name(name: str, prefix: str, layers: Mapping[str, str], where: str) -> str:
+    """The name in the network of a tensor of the file: that of the only layer whose name ends like the file's."""
     path, half = _path(name)
-    path = path.removeprefix(before)
+    path = path.removeprefix(prefix)
     fits = [ours for ours in layers if f".{ours}".endswith(f".{path}")]
     if half not in ("lora_A", "lora_B") or len(fits) != 1:
         raise RequestError(f"{where}: {name} in {WEIGHTS} is of no layer that has an adapter here")

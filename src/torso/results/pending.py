@@ -1,4 +1,4 @@
-"""Visits under way in a checkpoint: tensors `pending/CLIENT/…`, and a few numbers in its JSON file."""
+"""The unfinished visits of an asynchronous run in a checkpoint: tensors `pending/CLIENT/…`, and numbers in its JSON."""
 
 from __future__ import annotations
 
@@ -15,27 +15,33 @@ PENDING = "pending"
 _SENT = "sent"
 _NUMBERS = ("client", "began", "arrives", "samples")
 Placed = Callable[[str, str, Tensor], Tensor]
-"""(kind, name, tensor of a file) → the tensor where the run's are, once it is known to fit."""
+"""(kind, name, tensor of a file) → the tensor on the run's device, after a check that it fits."""
 
 
 def tensors_of(pending: Iterable[Pending]) -> Tensors:
+    """The tensors of unfinished visits, by their names in a checkpoint."""
     found: Tensors = {}
     for visit in pending:
         parts: dict[str, Tensors] = {_SENT: visit.sent, "": {"loss": visit.loss, "finite": visit.finite}}
         left = visit.left.fetch() if isinstance(visit.left, Elsewhere) else visit.left
-        parts |= {} if left is None else {kind: getattr(left, kind) for kind in KINDS}
-        found |= {f"{PENDING}/{visit.client}/{kind}/{n}": t for kind, held in parts.items() for n, t in held.items()}
+        if left is not None:
+            parts |= {kind: getattr(left, kind) for kind in KINDS}
+        for kind, held in parts.items():
+            found |= {f"{PENDING}/{visit.client}/{kind}/{name}": tensor for name, tensor in held.items()}
     return found
 
 
 def numbers_of(pending: Iterable[Pending]) -> list[dict[str, Any]]:
-    return [
-        {**{name: getattr(visit, name) for name in _NUMBERS}, "leaves": visit.left is not None} for visit in pending
-    ]
+    """The numbers of unfinished visits, for the JSON of a checkpoint."""
+    found = []
+    for visit in pending:
+        numbers = {name: getattr(visit, name) for name in _NUMBERS}
+        found.append({**numbers, "leaves": visit.left is not None})
+    return found
 
 
 def read_pending(tensors: Tensors, numbers: Sequence[Mapping[str, Any]], placed: Placed) -> tuple[Pending, ...]:
-    """What a checkpoint has of visits under way; KeyError or ValueError where it lacks something."""
+    """The unfinished visits of a checkpoint; KeyError or ValueError if something is missing."""
     held: dict[int, dict[str, Tensors]] = {each["client"]: {} for each in numbers}
     for name, tensor in tensors.items():
         first, _, rest = name.partition("/")

@@ -1,6 +1,6 @@
-"""A trained network as a program that needs no Torso: preprocessing and network in one graph, for any batch size.
+"""Turns a trained network into a program that does not need Torso: preprocessing and network in one graph.
 
-n samples.
+A program takes any batch size. Shapes: n samples.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from torso.nets.network import card_of
 Preprocessing = Literal["inside", "beside"]
 PREPROCESSINGS: tuple[Preprocessing, ...] = ("inside", "beside")
 OUTPUT = "logits"
-TOLERANCE = 1e-5  # times the largest logit, or 1: how far a written program may be from the network
-_TRIED = (1, 2, 5)  # batch sizes that a program is tried with before it is kept
-_TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node")  # paths of this machine, say
+TOLERANCE = 1e-5  # largest accepted difference of logits, times the largest logit or 1
+_TRIED = (1, 2, 5)  # batch sizes with which a program is checked before it is written
+_TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node")  # debug data: paths and so on
 
-_TALKERS = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")  # loggers
+_LOGGERS = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")  # silenced by `quiet`
 
 
 class Portable(nn.Module):
-    """The network as one function of one tensor, samples as the card says: stored ones where the preprocessing is
-    inside (images uint8 [n, H, W, C], numbers as they were measured), prepared ones where it is beside. An encoder
-    before the network is a part of it."""
+    """The network, its frozen encoder and its preprocessing as one module of one tensor.
+
+    With preprocessing "inside" it takes samples as they are stored: images as uint8 [n, H, W, C], numbers as they were
+    measured. With "beside" it takes prepared samples."""
 
     mean: Tensor
     std: Tensor
@@ -48,13 +49,14 @@ class Portable(nn.Module):
     def __init__(self, net: Network, input: Known, preprocessing: Preprocessing) -> None:
         super().__init__()
         self.encoder = _encoder(net)
-        self.net, self.pixels = copy.deepcopy(net).eval().requires_grad_(False), isinstance(input, Pixels)
+        self.net = copy.deepcopy(net).eval().requires_grad_(False)
+        self.pixels = isinstance(input, Pixels)
         self.constants = preprocessing == "inside" and isinstance(input, Pixels | Floats)
         if self.constants and isinstance(input, Pixels | Floats):
             scale, rank = (255, 3) if self.pixels else (1, len(input.shape))
             shape = (1, -1, *[1] * (rank - 1))
-            for name, values, other in (("mean", input.mean, 0.0), ("std", input.std, 1.0)):
-                found = values or (other,) * input.shape[0]
+            for name, values, default in (("mean", input.mean, 0.0), ("std", input.std, 1.0)):
+                found = values or (default,) * input.shape[0]
                 self.register_buffer(name, (torch.tensor(found) * scale).view(shape))
 
     def forward(self, samples: Tensor) -> Tensor:
@@ -68,7 +70,7 @@ class Portable(nn.Module):
 
 
 class _Encoding(nn.Module):
-    """An encoder with its weights: samples become features, standardised as the network wants them."""
+    """A frozen encoder as a module: samples → standardised features, which the network takes."""
 
     mean: Tensor
     std: Tensor
@@ -93,7 +95,7 @@ def _encoder(net: Network) -> nn.Module | None:
 
 
 def example(input: Known, samples: int, preprocessing: Preprocessing) -> Tensor:
-    """Samples to try a program with, as it takes them; always the same."""
+    """Example samples in the form that a program takes; always the same for the same arguments."""
     if preprocessing == "inside" and isinstance(input, Pixels):
         pixels = torch.Generator().manual_seed(samples)
         return torch.randint(
@@ -103,13 +105,14 @@ def example(input: Known, samples: int, preprocessing: Preprocessing) -> Tensor:
 
 
 def traced(net: Network, preprocessing: Preprocessing) -> ExportedProgram:
-    """The graph of the network in evaluation mode for any number of samples, without any trace of where it was made."""
-    module, input = Portable(net, card_of(net).input, preprocessing), card_of(net).input
+    """The graph of the network in evaluation mode, for any number of samples, without paths of this machine."""
+    input = card_of(net).input
+    module = Portable(net, input, preprocessing)
     given = example(input, 3, preprocessing)
     try:
         with plain_path(), quiet(), torch.no_grad():
             program = torch.export.export(module, (given,), dynamic_shapes={"samples": {0: Dim("batch")}})
-    except Exception as error:  # torch.export raises what it likes
+    except Exception as error:  # torch.export raises exceptions of many types
         raise RequestError(f"torch.export cannot follow {_kind(net)}: {first_line(error)}") from error
     for part in program.graph_module.modules():
         if isinstance(part, torch.fx.GraphModule):
@@ -121,25 +124,26 @@ def traced(net: Network, preprocessing: Preprocessing) -> ExportedProgram:
 
 
 def about(card: Card, preprocessing: Preprocessing) -> dict[str, str]:
-    """What stands in the metadata of a program, as JSON: the card, the names of the classes in the order of the logits,
-    and what goes in."""
+    """The metadata of a program, as JSON by key.
+
+    `card`: the card. `classes`: their names, in the order of the logits. `input`: what the program takes."""
     kind = card.input
     inside = preprocessing == "inside" and isinstance(kind, Pixels | Floats)
+    shape = (kind.height, kind.width, kind.channels) if inside and isinstance(kind, Pixels) else kind.shape
     takes = {
         "preprocessing": preprocessing,
         "dtype": str(kind.stored if inside else kind.given).removeprefix("torch."),
-        "shape": [
-            "batch",
-            *((kind.height, kind.width, kind.channels) if inside and isinstance(kind, Pixels) else kind.shape),
-        ],
+        "shape": ["batch", *shape],
     }
-    told = {key: value for key, value in asdict(card).items() if value or key != "tokenizer_file"}
-    parts = {"card": told, "classes": list(card.names), "input": takes}
+    entries = {key: value for key, value in asdict(card).items() if value or key != "tokenizer_file"}
+    parts = {"card": entries, "classes": list(card.names), "input": takes}
     return {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in sorted(parts.items())}
 
 
 def check_answers(net: Network, preprocessing: Preprocessing, what: str, answer: Callable[[Tensor], Tensor]) -> None:
-    """Refuse a program that does not answer as the network does, for one sample and for several."""
+    """Raise RequestError if a program's logits differ from the network's, for one sample or for several.
+
+    `answer` runs the program; `what` is its name in messages."""
     input = card_of(net).input
     module = Portable(net, input, preprocessing)
     for samples in _TRIED:
@@ -148,7 +152,7 @@ def check_answers(net: Network, preprocessing: Preprocessing, what: str, answer:
             wanted = module(given)
         try:
             found = answer(given)
-        except Exception as error:  # whatever runs it may raise anything
+        except Exception as error:  # a runtime may raise any exception
             raise RequestError(f"{what} does not run on {samples} {input.noun}: {first_line(error)}") from error
         apart = float((found - wanted).abs().max()) if found.shape == wanted.shape else float("inf")
         if not apart <= TOLERANCE * max(1.0, float(wanted.abs().max())):
@@ -159,10 +163,10 @@ def check_answers(net: Network, preprocessing: Preprocessing, what: str, answer:
 
 @contextmanager
 def quiet() -> Iterator[list[str]]:
-    """Inside, what the exporters say on the way is not printed; the list has what was logged."""
+    """Suppress the output of exporters in the block. Yields a list to which their log messages are appended."""
     heard: list[str] = []
-    handler = _Hear(heard)
-    loggers = [logging.getLogger(name) for name in _TALKERS]
+    handler = _ListHandler(heard)
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
     before = [(logger.propagate, logger.handlers) for logger in loggers]
     for logger in loggers:
         logger.propagate, logger.handlers = False, [handler]
@@ -175,7 +179,9 @@ def quiet() -> Iterator[list[str]]:
             logger.propagate, logger.handlers = propagates, handlers
 
 
-class _Hear(logging.Handler):
+class _ListHandler(logging.Handler):
+    """Appends the messages of a logger to a list."""
+
     def __init__(self, heard: list[str]) -> None:
         super().__init__()
         self.heard = heard
@@ -186,7 +192,7 @@ class _Hear(logging.Handler):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an exception says."""
+    """The type of an exception and the first line of its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

@@ -1,4 +1,4 @@
-"""A trained network as a torch.export program (.pt2): plain PyTorch loads and runs it, without Torso."""
+"""Writes a trained network as a torch.export program (.pt2), which PyTorch runs without Torso."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ SUFFIX = ".pt2"
 
 
 def write_program(net: Network, path: Path, preprocessing: Preprocessing = "inside") -> None:
-    """The file, once what is read from it answers as the network does. Beside the program it holds card.json,
-    classes.json and input.json (`torch.export.load(path, extra_files=…)`)."""
+    """Export the network, check that the saved program returns the same logits, and write the file.
+
+    The file also has card.json, classes.json and input.json (`torch.export.load(path, extra_files=…)`)."""
     extra = {f"{key}.json": text for key, text in about(card_of(net), preprocessing).items()}
     program = traced(net, preprocessing)
     with quiet():

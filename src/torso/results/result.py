@@ -25,7 +25,7 @@ ANALYSES = "analyses.json"
 
 
 class Models(Protocol):
-    """The models of a run that has ended, as whoever ran it makes them (`torso.runs.models`)."""
+    """The models of a finished run. `torso.runs.models` implements it, so this package need not import `runs`."""
 
     @property
     def job(self) -> Any: ...
@@ -39,10 +39,10 @@ class Models(Protocol):
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found: accuracies (percentages, by client), costs, and the trained models.
+    """The result of a run: accuracies (percentages, by client), costs, and the trained models.
 
-    `network()`, `networks()` and `newcomer()` give models if the run took place in this process, or if `torso.load`
-    has read its folder. `Result.read(folder)` reads the numbers alone."""
+    `network()`, `networks()` and `newcomer()` return models if the run took place in this process, or if `torso.load`
+    has read its folder. `Result.read(folder)` reads the numbers only."""
 
     method: str
     dataset: str
@@ -56,9 +56,9 @@ class Result:
     versions: Mapping[str, str] = field(default_factory=dict)
     peak_memory_bytes: int | None = field(default=None, compare=False)  # of the device; on CPU of the whole process
     malicious: tuple[int, ...] = ()  # clients that attacked (spec 9.6)
-    names: tuple[str, ...] = ()  # of the clients, in the order of their numbers, where they have any
-    class_names: tuple[str, ...] = ()  # in the order of their numbers, where the data name them
-    privacy: Mapping[str, Any] = field(default_factory=dict)  # ε, δ, noise, clip and sampling of a private run
+    names: tuple[str, ...] = ()  # of the clients, in the order of their numbers; empty if they have none
+    class_names: tuple[str, ...] = ()  # in the order of the labels; empty if the data do not name them
+    privacy: Mapping[str, Any] = field(default_factory=dict)  # of a private run: ε, δ, noise, clip, sampling
     sha256: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # of data and final model
     analyses: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what analyses.json holds
     folder: Path | None = field(default=None, compare=False)
@@ -79,27 +79,27 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether the run ended well."""
+        """Whether the run finished without a failure."""
         return self.status == "ok"
 
     @property
     def job(self) -> Any:
-        """The run worked out (`torso.runs.job.Simulation`), where its models are here."""
+        """The prepared run (`torso.runs.job.Simulation`); None if the models are not in this process."""
         return None if self.models is None else self.models.job
 
     @property
     def state(self) -> State | None:
-        """What the server and the clients held at the end."""
+        """The final state of the server and the clients; None if the models are not in this process."""
         return None if self.models is None else self.models.state
 
     @property
     def federation(self) -> Federation | None:
-        """The clients and their data."""
+        """The clients and their data; None if the models are not in this process."""
         return None if self.models is None else self.models.job.federation
 
     @property
     def initial(self) -> Network | None:
-        """The network with the weights it started from."""
+        """The network with the weights that training started from; None if the models are not in this process."""
         return None if self.models is None else self.models.job.net
 
     @property
@@ -126,13 +126,15 @@ class Result:
 
         Networks are made while you iterate, several at a time. Clients that never train come last."""
         models = self._ended()
-        everybody = models.job.roster.clients
-        chosen = range(everybody) if clients is None else [self._known(client, everybody) for client in clients]
+        total = models.job.roster.clients
+        chosen = range(total) if clients is None else [self._known(client, total) for client in clients]
         return models.networks(chosen, personal)
 
     def by_group(self, name: str = "personalized", by: str = "size", groups: int = 4) -> tuple[Group, ...]:
-        """One accuracy of clients in groups of equal numbers of clients, by how many training samples they have (`by =
-        "size"`) or of how many classes (`by = "classes"`). It reads the class counts of the run's analyses."""
+        """An accuracy by groups of clients; each group has the same number of clients.
+
+        Clients are grouped by their number of training samples (`by="size"`) or by their number of classes
+        (`by="classes"`). Both come from the class counts in the run's analyses."""
         found, counts = self.accuracy.get(name), self.analyses.get("class_counts")
         if found is None or not found.clients:
             of_clients = sorted(n for n, accuracy in self.accuracy.items() if accuracy.clients)
@@ -171,12 +173,12 @@ class Result:
         )
 
     def _known(self, client: Any, clients: int) -> int:
-        """A client's number, from that or from its name."""
+        """The number of a client that is given by number or by name."""
         if isinstance(client, str):
             if client in self.names:
                 return self.names.index(client)
-            some = f"{', '.join(self.names[:5])}{' …' if len(self.names) > 5 else ''}"
-            named = f"{some}; or " if self.names else ""
+            first = f"{', '.join(self.names[:5])}{' …' if len(self.names) > 5 else ''}"
+            named = f"{first}; or " if self.names else ""
             raise RequestError(f"client = {client!r} does not exist. Accepted: {named}0 to {clients - 1}")
         try:
             number = operator.index(client)
@@ -187,8 +189,8 @@ class Result:
         return number
 
     def as_json(self) -> dict[str, Any]:
-        """What `result.json` holds."""
-        known = {
+        """The content of `result.json`. Optional entries are left out if they are empty."""
+        optional = {
             "peak_memory_bytes": self.peak_memory_bytes,
             "malicious": list(self.malicious),
             "names": list(self.names),
@@ -207,12 +209,12 @@ class Result:
             "cost": self.cost.as_json(),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
             "versions": dict(self.versions),
-            **{key: value for key, value in known.items() if value},
+            **{key: value for key, value in optional.items() if value},
         }
 
     @classmethod
     def read(cls, folder: str | Path) -> Result:
-        """A finished run's result, from its folder: the numbers. `torso.load` gives the models too."""
+        """Read the numbers of a finished run from its folder. `torso.load` also gives the models."""
         folder = Path(folder)
         path = folder / RESULT
         for name in (RESULT, ANALYSES):
@@ -254,7 +256,7 @@ _TYPES: dict[str, type] = {
 
 
 def _check_types(tree: Any) -> None:
-    """Refuse words where numbers belong, in a file that no seal protects."""
+    """Raise TypeError if an entry has the wrong type. A file without a seal may have been edited by hand."""
     for key, kind in _TYPES.items():
         if key in tree and not isinstance(tree[key], kind):
             raise TypeError(f"{key} is {type(tree[key]).__name__}")
@@ -272,10 +274,11 @@ def _is_number(value: Any) -> bool:
 
 
 def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that a result depends on."""
     return {"python": platform.python_version(), **{name: _version(name) for name in ("torso", "torch", "numpy")}}
 
 
-@cache  # to look it up takes 7 ms, in every run
+@cache  # a lookup takes 7 ms
 def _version(name: str) -> str:
     try:
         return version(name)

@@ -1,4 +1,4 @@
-"""Whether two configs describe the same run, so that one can go on where the other stopped."""
+"""Decides whether two configs describe the same run, so that one can continue from the other's checkpoint."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _FREE = {
     "run.ray",
     "run.flower",
 }
-"""Keys that may change between a run and its continuation: they say how, not what."""
+"""Keys that may change between a run and its continuation: they change how it is computed, not what."""
 
-_LATER = {"bins", "shift", "corruptions", "severities", "among"}
-_YOUNGER = {
+_NEW_MEASURE_KEYS = {"bins", "shift", "corruptions", "severities", "among"}
+_NEWER_KEYS = {
     "personalize.batch_size": 0,
     "data.size": 0,
     "train.min_clients": 1,
@@ -43,9 +43,9 @@ _YOUNGER = {
     "data.text": TextConfig().model_dump(mode="json"),
     "data.csv.text": [],
     "data.csv.names": [],
-    "data.csv": CsvConfig().model_dump(mode="json", exclude={"text", "names"}),  # after what is younger in it
+    "data.csv": CsvConfig().model_dump(mode="json", exclude={"text", "names"}),  # must come after its own newer keys
     "data.npz.test_share": NpzConfig().test_share,
-    "data.npz": NpzConfig().model_dump(mode="json", exclude={"test_share"}),  # after what is younger in it
+    "data.npz": NpzConfig().model_dump(mode="json", exclude={"test_share"}),  # must come after its own newer key
     "data.folder": FolderConfig().model_dump(mode="json"),
     "model.encoder": "",
     "model.encoder_weights": "auto",
@@ -60,42 +60,45 @@ _YOUNGER = {
     "data.floor": 2,
     "data.seed": -1,
     "data.test_order": "mixed",
-    **{f"measure.{key}": usual for key, usual in MeasureConfig().model_dump(mode="json", include=_LATER).items()},
+    **{
+        f"measure.{key}": default
+        for key, default in MeasureConfig().model_dump(mode="json", include=_NEW_MEASURE_KEYS).items()
+    },
 }
-"""Keys that some checkpoints are older than, with their defaults: such a checkpoint stays valid."""
+"""Keys that were added later, with their defaults. At its default a key is left out of the fingerprint, so that
+checkpoints from before the key existed stay valid."""
 
 
 def fingerprint(config: Config) -> str:
-    """Equal for configs that describe the same run."""
+    """A hash of the config that is equal for configs that describe the same run."""
     tree = config.as_tree()
     for key in _FREE:
         section, _, name = key.partition(".")
         tree[section].pop(name)
-    for key, usual in _YOUNGER.items():
-        *way, name = key.split(".")
-        table: dict[str, Any] = reduce(dict.__getitem__, way, tree)
-        if table.get(name) == usual:
+    for key, default in _NEWER_KEYS.items():
+        *sections, name = key.split(".")
+        table: dict[str, Any] = reduce(dict.__getitem__, sections, tree)
+        if table.get(name) == default:
             table.pop(name)
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
 def differences(before: Config, now: Config) -> str:
-    """Which keys differ that say what is run, the first three of them."""
+    """The first three keys that make two configs different runs, with both values, in words."""
     old, new = _flat(before.as_tree()), _flat(now.as_tree())
     keys = [k for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k) and not is_free(k)]
-    return ", ".join(f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys[:3]) + (
-        " …" if len(keys) > 3 else ""
-    )
+    listed = ", ".join(f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys[:3])
+    return f"{listed} …" if len(keys) > 3 else listed
 
 
 def only_longer(before: Config, now: Config) -> bool:
-    """Whether nothing but train.rounds has grown."""
-    as_long = now.but(f"train.rounds={before.train.rounds}")
-    return now.train.rounds > before.train.rounds and fingerprint(as_long) == fingerprint(before)
+    """Whether the only difference is a larger train.rounds."""
+    with_old_rounds = now.but(f"train.rounds={before.train.rounds}")
+    return now.train.rounds > before.train.rounds and fingerprint(with_old_rounds) == fingerprint(before)
 
 
 def is_free(key: str) -> bool:
-    """Whether a key says how, not what."""
+    """Whether a key may change when a run is continued (`_FREE`)."""
     return any(key == free or key.startswith(f"{free}.") for free in _FREE)
 
 

@@ -1,4 +1,4 @@
-"""The seal of a finished run: checksums of its result, its history and its analyses. Nothing here loads torch."""
+"""seal.json of a finished run: checksums of its result, history and analyses. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _FORMAT = 1
 
 
 def seal_text(files: Mapping[str, bytes]) -> str:
-    """What seal.json holds, for files of these names and contents."""
+    """The content of seal.json for files with these names and contents."""
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     return json.dumps({"format": _FORMAT, "sha256": sums}, indent=1) + "\n"
 
 
 def damage(folder: Path, name: str) -> str:
-    """What is wrong with a file of a finished run, in words; nothing where it matches, or where the run has no seal
-    (it goes on, or is of an older version)."""
+    """What is wrong with a file of a finished run, in words; "" if its checksum matches.
+
+    "" also if the run has no seal: it has not finished, or it was made by an older version."""
     if not ((folder / RESULT).exists() and (folder / SEAL).exists()):
         return ""
     try:

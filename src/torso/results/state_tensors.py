@@ -1,6 +1,6 @@
-"""A run's state as tensors by name, as checkpoints hold them, and back.
+"""Converts a run's state to the named tensors of a checkpoint, and back.
 
-What the server holds is `KIND/NAME`, or `KIND/CLIENT/NAME`; what a client holds is `client K/KIND/NAME`.
+Tensors of the server are named `KIND/NAME` or `KIND/CLIENT/NAME`, those of a client `client K/KIND/NAME`.
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ from torso.personal.store import KINDS, ClientState, Elsewhere, Store
 from torso.results.pending import PENDING, read_pending, tensors_of
 from torso.server.state import Cost, ServerState
 
-_SERVER = ("model", "shown", "rule", "drift", "origin", "privacy", "statistics")  # of ServerState: tensors by name …
-_BY_CLIENT = ("uploads", "of_clients")  # … and those by client and name
-_RENAMED = {"scores": "of_clients"}  # in files of older versions
-_FREE = ("rule", "statistics", "of_clients", "notes", "privacy", "")  # named and shaped as a strategy likes
+_SERVER = ("model", "shown", "rule", "drift", "origin", "privacy", "statistics")  # fields of ServerState: name → tensor
+_BY_CLIENT = ("uploads", "of_clients")  # fields of ServerState: client → name → tensor
+_RENAMED = {"scores": "of_clients"}  # kinds that had another name in older versions
+_FREE = ("rule", "statistics", "of_clients", "notes", "privacy", "")  # kinds with any names and shapes: not checked
 
 
 def server_tensors(state: State) -> Tensors:
-    """What the server holds, and uploads that are still to come."""
+    """The state of the server and the unfinished visits, as named tensors."""
     return _for_file({**_of_server(state.server), **tensors_of(state.pending)})
 
 
 def client_tensors(clients: Mapping[int, ClientState]) -> Tensors:
-    """What some clients hold."""
-    return _for_file(
-        {
-            f"client {client}/{kind}/{n}": t
-            for client, state in clients.items()
-            for kind in KINDS
-            for n, t in getattr(state, kind).items()
-        }
-    )
+    """The states of some clients, as named tensors."""
+    named: Tensors = {}
+    for client, state in clients.items():
+        for kind in KINDS:
+            named |= {f"client {client}/{kind}/{name}": tensor for name, tensor in getattr(state, kind).items()}
+    return _for_file(named)
 
 
 def state_of(tensors: Tensors, note: Mapping[str, Any], model: Tensors, where: str) -> State:
-    """The state again, on the device of `model`, which says what tensors there must be; `note`: its numbers."""
+    """The state of a checkpoint, on the device of `model`, whose names and shapes it must have.
+
+    `note` is the checkpoint's JSON; `where` is how messages call the checkpoint."""
     server = _server_of(tensors, model, note, where)
     placed = partial(_placed, model=model, where=where)
     return State(server, _clients_of(tensors, model, where), read_pending(tensors, note.get("pending", ()), placed))
@@ -58,18 +57,20 @@ def _of_server(server: ServerState) -> Tensors:
 
 
 def _for_file(named: Tensors) -> Tensors:
-    """safetensors refuses two names for one piece of memory (a model that has not moved from where it began)."""
-    met: set[int] = set()
-    alone: Tensors = {}
+    """The tensors on the CPU, none of which shares memory with another.
+
+    safetensors refuses shared memory. It occurs, for example, if a model has not changed since its start."""
+    seen: set[int] = set()
+    separate: Tensors = {}
     for name, tensor in named.items():
         plain = tensor.detach().cpu().contiguous()
-        alone[name] = plain.clone() if plain.data_ptr() in met else plain
-        met.add(plain.data_ptr())
-    return alone
+        separate[name] = plain.clone() if plain.data_ptr() in seen else plain
+        seen.add(plain.data_ptr())
+    return separate
 
 
 def as_named_now(tensors: Tensors, uploads: bool) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of an older checkpoint by the names of today; `uploads`: whether the server kept those of clients."""
+    """The tensors of a checkpoint of format 1, by today's names. `uploads`: whether the server kept the uploads."""
     for name, tensor in tensors.items():
         kind, _, rest = name.partition("/")
         client, _, leaf = rest.partition("/")
@@ -77,7 +78,7 @@ def as_named_now(tensors: Tensors, uploads: bool) -> Iterator[tuple[str, torch.T
             yield f"client {client}/kept/{leaf}", tensor
             if uploads:
                 yield f"uploads/{client}/{leaf}", tensor
-        elif kind == "notes" and leaf == "affinity":  # the server's now
+        elif kind == "notes" and leaf == "affinity":  # the server keeps it now
             yield f"of_clients/{client}/{leaf}", tensor
         elif kind in KINDS:
             yield f"client {client}/{kind}/{leaf}", tensor
@@ -93,9 +94,12 @@ def _server_of(tensors: Tensors, model: Tensors, note: Mapping[str, Any], where:
         if kind.startswith("client ") or kind == PENDING:
             continue
         kind = _RENAMED.get(kind, kind)
-        client, _, rest = rest.partition("/") if kind in _BY_CLIENT else ("", "", rest)
-        place = held[kind].setdefault(int(client), {}) if kind in _BY_CLIENT else found[kind]
-        place[rest] = _placed(kind, rest, tensor, model, where)
+        if kind in _BY_CLIENT:
+            client, _, rest = rest.partition("/")
+            target = held[kind].setdefault(int(client), {})
+        else:
+            target = found[kind]
+        target[rest] = _placed(kind, rest, tensor, model, where)
     missing = model.keys() - found["model"].keys()
     if missing:
         raise RequestError(f"{where} lacks {', '.join(sorted(missing))}, which this network has.")
@@ -112,24 +116,26 @@ def _server_of(tensors: Tensors, model: Tensors, note: Mapping[str, Any], where:
 def _clients_of(tensors: Tensors, model: Tensors, where: str) -> Store:
     held: dict[int, dict[str, Tensors]] = {}
     for name, tensor in tensors.items():
-        whose, _, rest = name.partition("/")
-        if whose.startswith("client "):
+        owner, _, rest = name.partition("/")
+        if owner.startswith("client "):
             kind, _, leaf = rest.partition("/")
-            mine = held.setdefault(int(whose.removeprefix("client ")), {each: {} for each in KINDS})
-            mine[kind][leaf] = _placed(kind, leaf, tensor, model, where)
+            state = held.setdefault(int(owner.removeprefix("client ")), {each: {} for each in KINDS})
+            state[kind][leaf] = _placed(kind, leaf, tensor, model, where)
     entries: dict[int, ClientState | Elsewhere] = {client: ClientState(**kinds) for client, kinds in held.items()}
     return Store(entries)
 
 
 def _placed(kind: str, name: str, tensor: torch.Tensor, model: Tensors, where: str) -> torch.Tensor:
-    """A tensor of a file where the run's are; in aligned memory, since sums over a file's depend on where it lies."""
+    """A tensor of a file, on the run's device, after a check that it fits.
+
+    It is copied into aligned memory: the rounding of sums depends on the alignment, and a file's memory has none."""
     if kind not in _FREE:
         check_fits(name, tensor, model, where)
     return tensor.to(next(iter(model.values())).device, copy=True)
 
 
 def check_fits(name: str, tensor: torch.Tensor, model: Tensors, where: str, instead: str = "") -> None:
-    """Refuse a tensor that the network has no place for; `instead` says what would do."""
+    """Raise RequestError if the network has no tensor of this name, shape and dtype. `instead`: advice for the user."""
     if name not in model:
         raise RequestError(f"{where} holds {name}, which this network does not have. {instead}".rstrip())
     if tensor.shape != model[name].shape or tensor.dtype != model[name].dtype:

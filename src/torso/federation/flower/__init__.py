@@ -1,7 +1,7 @@
-"""Flower's deployment runtime under the two interfaces of `federation.links`.
+"""The transport of a real federation: Flower's deployment runtime behind the interfaces of `federation.links`.
 
-What is started here is Flower's SuperLink and SuperNode; what answers is Torso's own process on either side. No code
-ever travels: nothing of a Flower app bundle is installed or run."""
+Flower's SuperLink and SuperNode run as separate processes and only carry messages. The server and the clients are
+Torso's own processes. No code is sent: nothing of a Flower app bundle is installed or run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if find_spec("flwr") is None:
         "A federation needs Flower, which is not installed. Install it with `pip install 'torso[flower]'`."
     )
 
-# Flower reads these where it is imported: no telemetry, no look for updates, nothing on the user's terminal
+# Flower reads these when it is imported: no telemetry, no update check, no output on the user's terminal
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 os.environ.update(QUIET)
 os.environ.setdefault("FLWR_LOG_LEVEL", "CRITICAL")
-_HERE = "127.0.0.1,localhost,::1"  # never looked for through a proxy
+_HERE = "127.0.0.1,localhost,::1"  # never connected to through a proxy
 if _HERE not in os.environ.get("NO_PROXY", ""):
     os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), _HERE)))

@@ -1,4 +1,4 @@
-"""Requests to Flower's APIs, with what Torso's own `Gate` asks for, and their failures in words."""
+"""HTTP clients for Flower's APIs, with the header that `Gate` requires, and readable errors for failed requests."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from torso.federation.flower.gate import SECRET_HEADER, operator_token
 from torso.federation.folder import ServerPlace
 
 Call = Callable[[ProtobufRequestContext], httpx.Response]
-_PATIENCE = 20.0  # seconds that the server may take to come back before a request to it has failed
-_OWN_PATIENCE = 2.0  # seconds for a SuperNode beside us, which is started anew where it does not answer
+_PATIENCE = 20.0  # seconds for which a request to the server is repeated before it fails
+_OWN_PATIENCE = 2.0  # the same for this machine's SuperNode, which is restarted if it does not answer
 
 
 class Operator:
-    """Adds the header that the `Gate` asks for."""
+    """An interceptor that adds the operator's header, which `Gate` requires."""
 
     def __init__(self, secret: str) -> None:
         self._token = operator_token(secret)
@@ -37,10 +37,10 @@ class Operator:
 
 
 class TaskToken:
-    """Adds the token of the task that is being worked on; one connection serves many tasks."""
+    """An interceptor that adds the token of the current task, so that one HTTP client serves many tasks."""
 
     def __init__(self) -> None:
-        self.token = ""
+        self.token = ""  # set by `tasks.claim`
 
     def intercept(self, context: ProtobufRequestContext, call_next: Call) -> httpx.Response:
         if self.token:
@@ -49,6 +49,7 @@ class TaskToken:
 
 
 def control(place: ServerPlace) -> ControlHttpClient:
+    """A client for the Control API of the running server."""
     return ControlHttpClient.from_server_address(
         place.own_address,
         place.insecure,
@@ -58,9 +59,9 @@ def control(place: ServerPlace) -> ControlHttpClient:
 
 
 def runtime(address: str, secret: bytes, task: TaskToken, place: ServerPlace | None = None) -> RuntimeHttpClient:
-    """The Runtime API of a server's SuperLink, or of a client's own SuperNode, which speaks to this machine only.
+    """A client for the Runtime API of the server's SuperLink; without `place`, for that of this machine's SuperNode.
 
-    Flower's own way to try again interrupts the process where it is refused, and waits for ever where nobody is."""
+    Flower's own retries are replaced: they interrupt the process after a refusal, and never end without a server."""
     again = RetryInvoker(
         lambda: exponential(base_delay=0.1, max_delay=1),
         recoverable_exceptions=httpx.TransportError,
@@ -70,17 +71,16 @@ def runtime(address: str, secret: bytes, task: TaskToken, place: ServerPlace | N
     signed = SuperExecAuthHttpInterceptor(
         master_secret=secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
     )
-    added: list[Any] = [RuntimeVersionHttpInterceptor("torso"), signed, task]
-    if place is None or place.insecure:
-        own = [Operator(place.secret)] if place else []
-        return RuntimeHttpClient.from_server_address(address, True, None, [*own, *added], retry_invoker=again)
-    return RuntimeHttpClient.from_server_address(
-        address, False, place.ca.read_bytes(), [Operator(place.secret), *added], retry_invoker=again
-    )
+    interceptors: list[Any] = [RuntimeVersionHttpInterceptor("torso"), signed, task]
+    if place is not None:
+        interceptors.insert(0, Operator(place.secret))
+    insecure = place is None or place.insecure
+    ca = None if place is None or place.insecure else place.ca.read_bytes()
+    return RuntimeHttpClient.from_server_address(address, insecure, ca, interceptors, retry_invoker=again)
 
 
 def get(place: ServerPlace, path: str) -> Any:
-    """One of Torso's own pages."""
+    """The JSON of one of Torso's own pages on the running server, such as TRAFFIC."""
     scheme = "http" if place.insecure else "https"
     verify: ssl.SSLContext | bool = place.insecure or ssl.create_default_context(cafile=str(place.ca))
     headers = {SECRET_HEADER: operator_token(place.secret)}
@@ -90,12 +90,12 @@ def get(place: ServerPlace, path: str) -> Any:
 
 @contextmanager
 def in_words(place: ServerPlace) -> Iterator[None]:
-    """Who asks the server for something is told what was wrong."""
+    """Turn errors of HTTP requests to the server into a RequestError with a hint."""
     try:
         yield
     except httpx.HTTPStatusError as error:
-        said = said_by_flower(error)
-        raise RequestError(f"the server at {place.own_address} refuses: {said}") from None
+        reason = said_by_flower(error)
+        raise RequestError(f"the server at {place.own_address} refuses: {reason}") from None
     except httpx.TransportError as error:
         hint = f"Start it with `torso federation serve {place.path}`."
         if "certificate" in str(error).lower():
@@ -104,6 +104,7 @@ def in_words(place: ServerPlace) -> Iterator[None]:
 
 
 def said_by_flower(error: httpx.HTTPStatusError) -> str:
+    """Flower's message in an error response."""
     found = FlowerError.from_json(error.response.text)
     if found is None:
         return f"status {error.response.status_code}, {error.response.text[:200]}"

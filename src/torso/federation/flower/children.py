@@ -1,4 +1,4 @@
-"""Processes of Flower's that are started here: quiet, in a group of their own, and gone when we are."""
+"""Starts and stops Flower's processes: without output, in separate process groups, and never outliving this one."""
 
 from __future__ import annotations
 
@@ -16,42 +16,44 @@ from typing import Any
 from torso.federation.flower import QUIET
 
 _PARENT = "TORSO_PARENT"
-_GRACE = 8.0  # seconds; Flower itself takes up to five to end
+_GRACE = 8.0  # seconds between SIGTERM and SIGKILL; Flower takes up to five to end
 
 
 def start(
     module: str, arguments: Sequence[str], log: Path, home: Path, settings: Mapping[str, str], **popen: Any
 ) -> subprocess.Popen[str]:
-    """`python -m module arguments`; what it says goes to the log, unless `popen` says otherwise."""
+    """Start `python -m module arguments`. Its output goes to the log, unless `popen` redirects it.
+
+    `home`: Flower's home folder. `settings`: further environment variables."""
     environment = {**os.environ, **QUIET, **settings}
     environment |= {"FLWR_LOG_LEVEL": "WARNING", "FLWR_HOME": str(home), _PARENT: str(os.getpid())}
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8") as said:
-        said.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {module}\n")
-        said.flush()
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {module}\n")
+        file.flush()
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *arguments],  # -P: nothing of the folder that we happen to be in
-            **{"stdout": said, "stderr": said, "stdin": subprocess.DEVNULL, "text": True, **popen},
+            [sys.executable, "-P", "-m", module, *arguments],  # -P: no imports from the current folder
+            **{"stdout": file, "stderr": file, "stdin": subprocess.DEVNULL, "text": True, **popen},
             env=environment,
-            start_new_session=True,  # Ctrl-C is for us; we end it in order
+            start_new_session=True,  # Ctrl-C reaches only this process, which then stops the child
         )
 
 
 def stop(child: subprocess.Popen[str]) -> None:
-    """End it and whatever it has started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    """End a process and all processes that it has started."""
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
         if child.poll() is not None:
             break
         with suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
+            os.killpg(child.pid, signal_number)
         with suppress(subprocess.TimeoutExpired):
             child.wait(_GRACE)
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)  # what is left of its group
+        os.killpg(child.pid, signal.SIGKILL)  # remaining processes of its group
 
 
 def die_with_parent() -> None:
-    """Called in the child: end in order when the process that started it is gone, however it went."""
+    """Called in a child process: terminate it when its parent has ended, for whatever reason."""
     parent = int(os.environ.get(_PARENT, "0"))
     if not parent:
         return
@@ -67,7 +69,7 @@ def die_with_parent() -> None:
 
 
 def tail(log: Path, lines: int = 12) -> str:
-    """The last lines of a log, for an error that nobody has words for."""
+    """The last lines of a log, for the message of an unexpected error."""
     try:
         return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
     except OSError:

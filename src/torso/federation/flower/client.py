@@ -1,4 +1,4 @@
-"""A client's end of the wire: a SuperNode of Flower's beside this process, which does its tasks."""
+"""The client's side of the transport: Flower's SuperNode as a child process, whose tasks this process answers."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ from torso.federation.links import Answer
 from torso.federation.reasons import reason_of
 
 Say = Callable[[str], None]
-_START = 120.0  # seconds that the SuperNode may take to start and connect
-_GONE = 2.0 * HEARTBEAT + 5  # seconds after which the server has noticed that a process with this key is gone
-_LOOK = 5.0  # seconds between two looks whether the server is there, while nothing comes
-_ATTEMPTS = 3  # to start the SuperNode: somebody else may take the port that was free
-_MOMENT = 3.0  # seconds in which the SuperNode stores the message of a task that it has offered
+_START = 120.0  # seconds for the SuperNode to start and connect
+_GONE = 2.0 * HEARTBEAT + 5  # seconds until the server has noticed that another process with this key is gone
+_LOOK = 5.0  # seconds between two checks of the server while no message comes
+_ATTEMPTS = 3  # to start the SuperNode: another program may take the free port in the meantime
+_MOMENT = 3.0  # seconds until the SuperNode has stored the message of a task that it has offered
 _AGAIN = 2.0  # seconds between two attempts to connect
 
 
 class FlowerClientLink:
-    """A `ClientLink`; `say` is told when the server goes and comes back."""
+    """A `ClientLink` over Flower. `say` prints a line when the server goes and when it comes back."""
 
     def __init__(self, place: ClientPlace, name: str, say: Say | None = None) -> None:
         self.place = place
         self.name = check_name(name)
-        self.sent = 0  # bytes of messages, without what Flower adds
-        self.received = 0
+        self.sent = 0  # bytes of messages, without Flower's overhead
+        self.received = 0  # the same
         self._say = say or (lambda line: None)
         self._open = ExitStack()
         self._token = TaskToken()
         self._child: subprocess.Popen[str] | None = None
-        self._server = ""  # the server that the SuperNode has connected to: after a restart it is another
-        self._unseen = 0  # looks in a row in which the server did not count us among the connected
+        self._server = ""  # id of the server process that the SuperNode has connected to; a restart changes it
+        self._unseen = 0  # consecutive checks in which the server did not count this client as connected
 
     def __enter__(self) -> Self:
         quicken_parts()
@@ -87,7 +87,7 @@ class FlowerClientLink:
                     self._do(answer)
                     since = looked = time.monotonic()
                     continue
-            except (httpx.HTTPError, _Broken):
+            except (httpx.HTTPError, _UnansweredMessage):
                 self._stop()  # `_keep_connected` starts another
                 continue
             now = time.monotonic()
@@ -97,13 +97,13 @@ class FlowerClientLink:
             time.sleep(nap(now - since, 0.5))
 
     def _do(self, answer: Answer) -> None:
-        """One message. Whatever happens to it, the SuperNode gets an answer: it waits for one for ever."""
+        """Answer one message. The SuperNode gets a reply in any case: it would wait for it for ever."""
         with beating(self._client):
             try:
                 message, context, _, _ = pull_task_input(Patient(self._client))  # type: ignore[arg-type]
             except Exception as error:
                 finish(self._client, "the message could not be read")
-                raise _Broken from error
+                raise _UnansweredMessage from error
             failure = ""
             try:
                 data = unpack(message)
@@ -117,11 +117,11 @@ class FlowerClientLink:
             try:
                 push_message(self._client, reply, context)
             except Exception as error:
-                raise _Broken from error
+                raise _UnansweredMessage from error
             finish(self._client, failure)
 
     def _keep_connected(self) -> None:
-        """Start the SuperNode again where it has ended: with words where it will not be let in, else when it can."""
+        """Restart the SuperNode if it has ended; wait until the server is there. RequestError if it refuses."""
         if self._child is not None and self._child.poll() is None:
             return
         self._stop()
@@ -141,7 +141,9 @@ class FlowerClientLink:
                 return
 
     def _look(self) -> None:
-        """The SuperNode looks for the server by itself, without a word, when it is gone. We say so."""
+        """Check the server, and stop the SuperNode if it must be restarted.
+
+        If the server is gone, the SuperNode reconnects by itself but prints nothing; this method tells the user."""
         told = False
         while self._child is not None and self._child.poll() is None:
             try:
@@ -156,13 +158,13 @@ class FlowerClientLink:
                 self._say("the server is there again")
             self._unseen = self._unseen + 1 if found.state == "admitted" else 0
             if found.state not in ("connected", "admitted", "open") or self._unseen > 2:
-                self._stop()  # it is not let in any more, or its signs of life have ceased
+                self._stop()  # the server does not admit it any more, or does not get its heartbeats
             elif found.server != self._server:
-                self._stop()  # it would offer answers to a server that has forgotten the questions, for half a minute
+                self._stop()  # for half a minute it would send old replies to a server that does not know the requests
             return
 
     def _ask_to_join(self) -> None:
-        """Ask until this client may connect; RequestError says why it may not."""
+        """Wait until this client may connect; RequestError if the server refuses it."""
         until = time.monotonic() + _GONE
         while True:
             found = self._greeter.ask(join=True)
@@ -173,6 +175,7 @@ class FlowerClientLink:
             time.sleep(_AGAIN)
 
     def _advice(self, found: Standing) -> str:
+        """The reason of a refusal, and what the user can do."""
         public = f"{self.place.key(self.name)}.pub"
         advice = {
             "unknown": f"Send {public} to the server's operator, who lets it in with `torso federation admit`.",
@@ -246,8 +249,9 @@ class FlowerClientLink:
 
 
 class Patient:
-    """A SuperNode's API for a task that was just claimed. The SuperNode offers a task a moment before it stores the
-    message: one that is not there yet is asked for again."""
+    """A Runtime API client that repeats `PullMessages` until the message is there.
+
+    The SuperNode offers a task a moment before it has stored the task's message."""
 
     def __init__(self, client: Any, seconds: float = _MOMENT) -> None:
         self._client, self._seconds = client, seconds
@@ -255,7 +259,7 @@ class Patient:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
-    def PullMessages(self, request: Any) -> Any:  # Flower's name
+    def PullMessages(self, request: Any) -> Any:  # overrides Flower's method
         until = time.monotonic() + self._seconds
         while True:
             found = self._client.PullMessages(request)
@@ -264,12 +268,12 @@ class Patient:
             time.sleep(SHORTEST)
 
 
-class _Broken(Exception):
-    """The SuperNode has a message for which it will get no answer: it has to be started anew."""
+class _UnansweredMessage(Exception):
+    """The SuperNode waits for a reply that it will not get, so it must be restarted."""
 
 
 def in_words(error: Exception) -> str:
-    """What the server is told."""
+    """The description of an error for the server."""
     if isinstance(error, NotOurs):
         return f"it was sent something else than a message of Torso's: {error}"
     return reason_of(error)

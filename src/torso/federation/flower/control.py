@@ -1,4 +1,4 @@
-"""Whom the server lets in, through the Control API of the running server."""
+"""Admits and revokes the keys of clients, through the Control API of the running server."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from torso.federation.keys import check_name, fingerprint, public_key
 
 @dataclass(frozen=True)
 class Admitted:
-    """A client that the server lets in."""
+    """A client whose key is admitted."""
 
     name: str
-    node: int
+    node: int  # Flower's number of the client
     state: str  # registered (never connected yet), online, offline
-    since: str  # of this state, as ISO 8601 in UTC
-    fingerprint: str
+    since: str  # time of the last change of state, as ISO 8601 in UTC
+    fingerprint: str  # of its key
 
 
 def admit(place: ServerPlace, public_key_file: str | Path, name: str) -> Admitted:
-    """Let in whoever holds the private half of this key, under this name."""
+    """Admit a public key under a name: the owner of the private key may connect."""
     check_name(name)
     public = public_key(Path(public_key_file))
     _needs_authentication(place)
@@ -55,7 +55,7 @@ def admit(place: ServerPlace, public_key_file: str | Path, name: str) -> Admitte
 
 
 def revoke(place: ServerPlace, name: str) -> None:
-    """Take an admission back: a client that is connected is cut off at its next request."""
+    """Revoke the key of a client. If the client is connected, its next request is refused."""
     _needs_authentication(place)
     known = {found.name: found.node for found in admitted(place)}
     if name not in known:
@@ -66,13 +66,13 @@ def revoke(place: ServerPlace, name: str) -> None:
 
 
 def admitted(place: ServerPlace) -> list[Admitted]:
-    """By name. Where nobody is asked for a key these are the clients that have been connected, without names."""
+    """The admitted clients, sorted by name. In an insecure federation: all that have connected, without names."""
     found = [_admitted(node) for node in _nodes(place) if node.status != NodeStatus.UNREGISTERED]
     return sorted(found, key=lambda one: (one.name, one.node))
 
 
 def traffic(place: ServerPlace) -> dict[str, Traffic]:
-    """What has crossed the fleet's connections since the server was started, by path."""
+    """The traffic with clients since the server was started, by path of the request."""
     return {path: Traffic(**counts) for path, counts in get(place, TRAFFIC).items()}
 
 
@@ -91,6 +91,6 @@ def _admitted(node: NodeInfo) -> Admitted:
 def _needs_authentication(place: ServerPlace) -> None:
     if place.insecure:
         raise RequestError(
-            f"{str(place.path)!r} was made with --insecure: everybody is let in, nobody is admitted or revoked. Make a "
-            "federation without it."
+            f"{str(place.path)!r} was made with --insecure: every client may join, so none is admitted or revoked. "
+            "Make a federation without it."
         )

@@ -1,7 +1,8 @@
-"""What stands before Flower's SuperLink: only this machine's operator commands it, and a refusal is told.
+"""Access control in front of Flower's SuperLink, as ASGI middleware.
 
-Flower serves its Fleet, Control and Runtime APIs on one port, and the latter two ask nobody who he is. Here everything
-but the fleet needs both a connection from this machine and the operator's secret."""
+Flower serves its Fleet, Control and Runtime APIs on one port. The Fleet API (for clients) can check signatures; the
+other two have no authentication. `Gate` forwards requests to these two only if they come from this machine and
+carry the operator's secret. It also prints the reason of every refusal."""
 
 from __future__ import annotations
 
@@ -27,49 +28,52 @@ HELLO = "/torso/hello"
 JOIN = "join"
 TRAFFIC = "/torso/traffic"
 SECRET_HEADER = "torso-operator"
-LARGEST = 16 * 2**20  # bytes of one request; Flower cuts what is larger than 5 MiB into pieces
-_AGAIN = 30.0  # seconds between two lines that say the same
+LARGEST = 16 * 2**20  # bytes of one request; Flower splits larger objects into chunks of at most 5 MiB
+_AGAIN = 30.0  # seconds until the same line is printed again
 
 
 def operator_token(secret: str) -> str:
-    """What a request carries: not the secret itself."""
+    """The token that requests of the operator carry; the secret itself is never sent."""
     return hmac.new(secret.encode(), b"torso operator", sha256).hexdigest()
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What the server knows of the key that a request is signed with."""
+    """What the server knows about the key that a request is signed with. It is sent to clients as JSON.
 
-    state: str  # open (no key is asked for), unsigned, clock, unknown, revoked, connected (somebody is), admitted
-    words: str
-    name: str = ""
+    The states: "open" (the server asks for no key), "unsigned" (no valid signature), "clock" (the sender's clock is
+    wrong), "unknown", "revoked", "connected" (the key is in use), "admitted" (the client may connect)."""
+
+    state: str
+    words: str  # the state as a sentence
+    name: str = ""  # under which the key was admitted
     clock: float = 0.0  # seconds by which the sender's clock is behind
-    server: str = ""  # another one after every start of the server
+    server: str = ""  # id of the server process; a restart changes it
 
 
 @dataclass
 class Traffic:
-    """Requests of one path with their bodies and headers; what TLS adds to them is not seen here."""
+    """The traffic of one path: bodies and headers, without the overhead of TLS."""
 
     requests: int = 0
-    received: int = 0
-    sent: int = 0
+    received: int = 0  # bytes
+    sent: int = 0  # bytes
 
 
 class Gate:
-    """ASGI middleware, outermost."""
+    """The outermost ASGI middleware. `standing`: checks the signature of a request. `say`: prints a line."""
 
     def __init__(self, app: App, secret: str, standing: Callable[[Headers], Standing], say: Callable[[str], None]):
         self._app, self._token, self._standing, self._say = app, operator_token(secret), standing, say
-        self._born = secrets.token_hex(8)
+        self._process_id = secrets.token_hex(8)
         self._traffic: dict[str, Traffic] = {}
-        self._told: dict[tuple[str, str, str], float] = {}
+        self._told: dict[tuple[str, str, str], float] = {}  # (sender, path, reason) → when it was printed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         if scope["type"] != "http":
-            return  # nothing here speaks over websockets
+            return  # websockets are not used
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if scope["path"] == HELLO:
             await self._hello(scope, headers, send)
@@ -93,16 +97,17 @@ class Gate:
         await _answer(send, 403, {"refused": reason})
 
     async def _hello(self, scope: Scope, headers: Headers, send: Send) -> None:
-        """Who asks before joining is told in words where he stands."""
+        """Answer a client that asks for the state of its key, before it connects or while it is connected."""
         from starlette.concurrency import run_in_threadpool
 
         found = await run_in_threadpool(self._standing, headers)
-        joins = scope.get("query_string") == JOIN.encode()  # who is connected may ask, too
+        joins = scope.get("query_string") == JOIN.encode()  # otherwise the client is connected and only checks
         if found.state not in ("admitted", "open") and (joins or found.state != "connected"):
             self._tell(scope, found.words)
-        await _answer(send, 200, asdict(replace(found, server=self._born)))
+        await _answer(send, 200, asdict(replace(found, server=self._process_id)))
 
     async def _fleet(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        """Forward a request of a client, count its bytes, and refuse it if it is too large."""
         from starlette.concurrency import run_in_threadpool
 
         counted = self._traffic.setdefault(scope["path"] if len(self._traffic) < 100 else FLEET, Traffic())
@@ -137,7 +142,7 @@ class Gate:
             self._tell(scope, f"{found.words} (status {status})")
 
     def _tell(self, scope: Scope, reason: str) -> None:
-        """One line; the same line again only after a while: nobody fills the operator's terminal."""
+        """Print why a request was refused; the same line only every _AGAIN seconds, against flooding."""
         peer = scope["client"][0] if scope.get("client") else "somebody"
         path = scope["path"] if scope["path"].isprintable() else ascii(scope["path"])
         line = peer, path[:100], reason
@@ -150,7 +155,7 @@ class Gate:
 
 
 def from_this_machine(scope: Scope) -> bool:
-    """By the connection itself: no header is believed."""
+    """Whether the connection comes from this machine. Headers such as X-Forwarded-For are ignored."""
     try:
         address = ipaddress.ip_address(scope["client"][0])
     except (KeyError, TypeError, ValueError):

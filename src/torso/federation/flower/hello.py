@@ -1,4 +1,4 @@
-"""What a client asks the server before it joins: why it is refused, in words."""
+"""Asks the server whether a client's key is admitted, and explains failed connections."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from torso.federation.folder import ClientPlace
 from torso.reading import parse_record
 
 _STANDING = TypeAdapter(Standing)
-_LONGEST = 2**16  # bytes of an answer, which has a few hundred
+_LONGEST = 2**16  # bytes of an answer; a real one has a few hundred
 
 
 class NoAnswer(TorsoError):
-    """Nobody answers at the server's address."""
+    """No server answers at the address."""
 
 
 class Greeter:
-    """Asks the server of a place, with the key of a name, or without one where nobody is asked for a key."""
+    """An HTTP client that asks the server for the state of this client's key.
+
+    `key`: the file of the private key; None if the server asks for no keys."""
 
     def __init__(self, place: ClientPlace, key: Path | None) -> None:
         self._place = place
@@ -46,7 +48,9 @@ class Greeter:
         self._client.close()
 
     def ask(self, join: bool) -> Standing:
-        """Where this client stands; RequestError where this is no server to join, NoAnswer where none answers."""
+        """The state of this client's key. `join`: whether the client is about to connect.
+
+        NoAnswer if no server answers; RequestError if the server is a wrong one."""
         scheme = "http" if self._place.insecure else "https"
         url = f"{scheme}://{self._place.settings.server}{HELLO}" + (f"?{JOIN}" if join else "")
         try:
@@ -75,6 +79,7 @@ class Greeter:
         }
 
     def _refused(self, problem: str) -> TorsoError:
+        """The error for a failed connection, from the text of the exception."""
         where, text = self._place.settings.server, problem.lower()
         if "certificate_verify_failed" in text and ("mismatch" in text or "not valid for" in text):
             return RequestError(
@@ -96,13 +101,15 @@ class Greeter:
 
 
 def standing_of(answer: bytes) -> Standing:
-    """What a server says of this client; ValueError where this is no such answer."""
+    """Parse a server's answer; ValueError if it is something else."""
     parse_record(answer)
     return _STANDING.validate_json(answer)
 
 
 def _beginning(response: httpx.Response) -> bytes:
-    """What a server answers, as far as Torso's would. Nothing is unpacked: a few bytes may be gigabytes when packed."""
+    """The raw body of a response; empty if it is longer than _LONGEST.
+
+    It is not decompressed: a few compressed bytes could become gigabytes."""
     answer = b""
     for part in response.iter_raw():
         answer += part

@@ -1,5 +1,7 @@
-"""Whom the server knows, in a file that survives its restart. Everything else of Flower's state is in memory: with its
-database a message takes three times as long, and models that pass through would be written to the disk."""
+"""Keeps the admitted keys in a file, so that they survive a restart of the server.
+
+All other state of Flower is in memory. With Flower's database a message takes three times as long, and models that pass
+through would be written to the disk."""
 
 from __future__ import annotations
 
@@ -20,15 +22,15 @@ from torso.errors import RequestError
 
 
 class Known(BaseModel):
-    """One key, as long as the federation lasts: a revoked one stays revoked."""
+    """A key in the file. Keys are never removed, so that a revoked one stays revoked."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str
-    node: int
+    node: int  # Flower's number of the client
     owner: str
     public_key: str
-    registered_at: str
+    registered_at: str  # this and the next two: ISO 8601, "" if it has not happened
     last_deactivated_at: str = ""
     revoked_at: str = ""
 
@@ -37,6 +39,7 @@ _FILE = TypeAdapter(list[Known])
 
 
 def read(path: Path) -> list[Known]:
+    """The keys in the file; none if there is no file."""
     try:
         return _FILE.validate_json(path.read_bytes()) if path.exists() else []
     except ValidationError as error:
@@ -48,7 +51,7 @@ def read(path: Path) -> list[Known]:
 
 
 def write(path: Path, known: list[Known]) -> None:
-    """All of it, or nothing."""
+    """Replace the file atomically; only its owner can read it."""
     temporary = path.with_suffix(".new")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(_FILE.dump_json(known, indent=1))
@@ -58,7 +61,7 @@ def write(path: Path, known: list[Known]) -> None:
 
 
 class RememberedNodes(InMemoryLinkState):
-    """Flower's state in memory, whose nodes are those of a file and go back to it."""
+    """Flower's in-memory state, with nodes that are read from a file and written to it after every change."""
 
     def __init__(self, path: Path, manager: Any, objects: Any) -> None:
         super().__init__(manager, objects)
@@ -78,7 +81,9 @@ class RememberedNodes(InMemoryLinkState):
             self._write()
 
     def get_node_id_by_public_key(self, public_key: bytes) -> int | None:
-        """Asked at every signed request, which is a sign of life: on a busy machine heartbeats alone are late."""
+        """As Flower's. It is called at every signed request, so it also counts as a heartbeat of the node.
+
+        On a busy machine the heartbeats themselves may be late."""
         with self.lock:
             number = super().get_node_id_by_public_key(public_key)
             node = self.nodes.get(number) if number is not None else None
@@ -88,7 +93,7 @@ class RememberedNodes(InMemoryLinkState):
             return number
 
     def _restore(self, one: Known) -> None:
-        """Who was connected says so himself within seconds."""
+        """Add a node of the file as offline: if it is still connected, its next heartbeat comes within seconds."""
         status = NodeStatus.OFFLINE if one.last_deactivated_at else NodeStatus.REGISTERED
         self.nodes[one.node] = NodeInfo(
             node_id=one.node,
@@ -121,7 +126,7 @@ def _known(node: NodeInfo) -> Known:
 
 
 def remember_in(path: Path) -> None:
-    """Let the server that is about to be made use such a state."""
+    """Make Flower's server use `RememberedNodes` with this file; call it before the server is created."""
     import flwr.superlink.main as app
 
     if not hasattr(app, "get_objectstore_linkstate_factories"):

@@ -1,8 +1,8 @@
-"""Bytes as a Flower message carries them: one value of one record, or where they are many one array, which Flower cuts
-into chunks. Anything else is refused on both sides.
+"""Packs bytes into the content of a Flower message, and unpacks them. Any other content is refused on both sides.
 
-Flower sends every record, array and chunk in a request of its own, each signed and checked: a value takes three where
-an array takes five, and for small messages requests are all that a round costs."""
+Small messages are one value of a record, large ones one array, which Flower splits into chunks. Flower sends every
+record, array and chunk in a separate request, each signed and checked. A value takes three requests and an array five,
+and for small messages the requests are the whole cost of a round."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from torso.errors import TorsoError
 
-KIND = "query.torso"  # Flower lets few kinds of messages pass
+KIND = "query.torso"  # the message type; Flower accepts few
 _RECORD, _ARRAY, _STYPE = "torso", "bytes", "torso"
-_SMALL = 4 * 2**20  # bytes that one request takes easily
+_SMALL = 4 * 2**20  # bytes; at most this many are sent as a value
 
 
 class NotOurs(TorsoError):
-    """A message that no Torso has written."""
+    """Raised for a message that Torso has not written."""
 
 
 def pack(data: bytes) -> RecordDict:
+    """The content of a message with these bytes."""
     if len(data) <= _SMALL:
         return RecordDict({_RECORD: ConfigRecord({_ARRAY: data})})
     array = Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)
@@ -27,7 +28,7 @@ def pack(data: bytes) -> RecordDict:
 
 
 def unpack(message: Message) -> bytes:
-    """The bytes of a message with content; `NotOurs` says what else it holds."""
+    """The bytes of a message; NotOurs if it has other content."""
     content = message.content
     if list(content) != [_RECORD]:
         raise NotOurs(f"the message holds the records {_few(list(content))}, not {_RECORD!r} alone")

@@ -1,8 +1,10 @@
-"""What Torso changes inside Flower: waits that have no setting are made shorter, and a message that a SuperNode cannot
-get any more is given up. Every private detail of Flower that is changed is changed here.
+"""Patches of Flower's private code; all of them are in this file.
 
-Flower's SuperNode sleeps 3 s where no message has come and 0.5 s while its client works; it counts as gone after 60 s
-without a sign of life; who asks for a part of a message that is still on its way waits at least 1 s."""
+Waits that have no setting are made shorter. Flower's SuperNode sleeps 3 s if no message has come, and 0.5 s while its
+client works; it counts as gone after 60 s without a heartbeat; it waits at least 1 s for a part of a message that is
+still on its way.
+
+A message that a SuperNode cannot receive any more is given up."""
 
 from __future__ import annotations
 
@@ -11,27 +13,28 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-SHORTEST = 0.03  # seconds between two looks on this machine
-SHORTEST_AWAY = 0.08  # seconds between two looks at the server, which has other clients, too
-SHARE = 0.05  # of the time that somebody has waited already
-HEARTBEAT = 15  # seconds; Flower accepts 10 to 1800, and counts a node as gone after twice as many
-RETRY = 4  # seconds at most between attempts to reach a server that does not answer
+SHORTEST = 0.03  # seconds between two polls on this machine
+SHORTEST_AWAY = 0.08  # seconds between two polls of the server, which has other clients too
+SHARE = 0.05  # of the time waited so far: the wait until the next poll
+HEARTBEAT = 15  # seconds; Flower accepts 10 to 1800, and counts a node as gone after twice this time
+RETRY = 4  # longest wait in seconds between attempts to reach a server that does not answer
 
 
 def nap(waited: float, longest: float, shortest: float = SHORTEST) -> float:
-    """Seconds until the next look: a twentieth of the time that one has waited. What comes quickly is seen quickly, and
-    who idles for minutes asks rarely."""
+    """Seconds until the next poll: a twentieth of the time waited so far, between two limits.
+
+    So an answer that comes soon is seen soon, and an idle process polls rarely."""
     return min(max(waited * SHARE, shortest), longest)
 
 
 class Naps:
-    """Stands in for the module `time` in the SuperNode's loop; it never sleeps longer than Flower would."""
+    """A replacement for the module `time` in the SuperNode's loop, with shorter sleeps; never longer than Flower's."""
 
     def __init__(self) -> None:
-        self._since: float | None = None  # it waits for the server
+        self._since: float | None = None  # when the current wait for the server began
 
     def sleep(self, seconds: float) -> None:
-        if seconds < 1:  # for its own client, which costs nobody anything
+        if seconds < 1:  # it waits for its own client: polls on this machine are cheap
             self._since = None
             return time.sleep(min(seconds, SHORTEST))
         now = time.monotonic()
@@ -43,12 +46,12 @@ class Naps:
 
 
 def quicken() -> list[str]:
-    """Shorten a SuperNode's waits; the names of those that this Flower does not have, and that are left alone."""
+    """Shorten the waits of a SuperNode. Returns the names that this version of Flower does not have."""
     return [path for path, value in _values().items() if not _replaced(path, value)] + quicken_parts()
 
 
 def quicken_parts() -> list[str]:
-    """The same for who waits for parts of a message: a SuperNode, and a client, which loads nothing of its loop."""
+    """Shorten the waits for parts of a message, in a SuperNode or a client. Returns the names that Flower lacks."""
     absent = []
     for name in ("pull_objects", "pull_and_inflate_object_from_tree"):
         path = f"flwr.supercore.inflatable.inflatable_utils.{name}"
@@ -61,16 +64,15 @@ def quicken_parts() -> list[str]:
 
 
 class GivenUp(Exception):
-    """A message of a run that has ended before all of it was there."""
+    """Raised for a message whose run has ended before all its parts arrived."""
 
 
 def give_up_what_has_ended() -> bool:
-    """In a SuperNode: where a run ends while a message of it is on its way, the message is given up, and whoever waits
-    for it is told so. Whether it could be changed.
+    """Patch a SuperNode: if a run ends while one of its messages is on its way, give up the message.
 
-    Flower has this way for every failure but this one, which is no `Exception` there: the message stays, and its task.
-    The client then asks for its parts for minutes; or it answers, and from then on every answer of this client is sent
-    one message too late."""
+    Returns whether the patch was possible. Flower gives up a message after every other failure, but its exception for
+    an ended run is not an `Exception`, so the message and its task remain. The client then asks for the parts for
+    minutes; or it replies, and from then on each of its replies is sent one message too late."""
     path = "flwr.supernode.start_client_internal._pull_and_store_message"
     pull, ended = _find(path), _find("flwr.supercore.run.RunNotRunningException")
     if pull is None or ended is None:
@@ -94,7 +96,7 @@ def give_up_what_has_ended() -> bool:
             confirm_message_received=failing(confirm_message_received),
             **others,
         )
-        if found is None:  # it has no message: what is there answers one that was given up
+        if found is None:  # there is no message, so stored ones are replies to a message that was given up
             state.delete_messages()
         return found
 

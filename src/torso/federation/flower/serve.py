@@ -1,4 +1,4 @@
-"""The server: Flower's SuperLink as a process that lives as long as we do."""
+"""`torso federation serve`: runs Flower's SuperLink as a child process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from torso.federation.folder import ServerPlace
 from torso.signals import terminated_as_interrupted
 
 Say = Callable[[str], None]
-_PATIENCE = 120.0  # seconds until it answers; importing Flower takes two on a quiet machine
+_PATIENCE = 120.0  # seconds until it answers; the import of Flower alone takes two
 
 
 def serve(place: ServerPlace, say: Say | None = None) -> None:
-    """Run the server until somebody interrupts or ends this process; every refusal is one line."""
+    """Run the server until this process is interrupted or terminated. `say` prints a line, such as a refusal."""
     say = say or _print
     with terminated_as_interrupted(), serving(place, say) as child, suppress(KeyboardInterrupt):
         child.wait()
@@ -34,7 +34,7 @@ def serve(place: ServerPlace, say: Say | None = None) -> None:
 
 @contextmanager
 def serving(place: ServerPlace, say: Say) -> Iterator[subprocess.Popen[str]]:
-    """The server, up and answering, in the block."""
+    """Run the server in the block; it answers when the block begins."""
     place.check_certificates()
     read(place.nodes)
     _check_port(place)
@@ -58,7 +58,7 @@ def serving(place: ServerPlace, say: Say) -> Iterator[subprocess.Popen[str]]:
 
 
 def greeting(place: ServerPlace) -> str:
-    """One line: where the server is, and what protects it; in rich's markup."""
+    """One line about the address and the protection of the server, in rich's markup."""
     where = f"serving {place.path.name} at {place.clients.server} (listening on {place.settings.listen})"
     if place.insecure:
         return f"{where}. [bold red]INSECURE: no TLS, no authentication. Anybody who reaches this port may join.[/]"
@@ -66,14 +66,13 @@ def greeting(place: ServerPlace) -> str:
 
 
 def _arguments(place: ServerPlace) -> list[str]:
-    protection = (
-        ["--insecure"]
-        if place.insecure
-        else [
+    if place.insecure:
+        protection = ["--insecure"]
+    else:
+        protection = [
             *("--ssl-certfile", str(place.certificate), "--ssl-keyfile", str(place.key)),
             *("--ssl-ca-certfile", str(place.ca), "--enable-supernode-auth"),
         ]
-    )
     return [
         *protection,
         *("--host", place.settings.listen, "--port", str(place.settings.port)),
@@ -114,7 +113,7 @@ def _relay(child: subprocess.Popen[str], say: Say) -> None:
 
 
 def _plain(line: str) -> str:
-    """Text as it is, in rich's markup."""
+    """The text, escaped for rich's markup."""
     from rich.markup import escape
 
     return escape(line)

@@ -1,4 +1,4 @@
-"""The server's end of the wire: a run of Flower's whose ServerApp is this process."""
+"""The server's side of the transport: a Flower run whose ServerApp is this process."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ from torso.federation.links import Silence
 from torso.locks import lock
 
 _SERVER = Node(node_id=1)  # Flower's number for the server itself
-_AT_ONCE = 64 * 2**20  # bytes that are handed over together
-_LOOK = 1.0  # seconds between two looks at who is connected while answers are awaited
-_PATIENCE = 30.0  # seconds until the run that was started can be claimed
-_SLACK = 5.0  # seconds that a message outlives its deadline: clocks differ
+_AT_ONCE = 64 * 2**20  # bytes of messages that are pushed together
+_LOOK = 1.0  # seconds between two checks of the connections while waiting for answers
+_PATIENCE = 30.0  # seconds until the started run can be claimed
+_SLACK = 5.0  # seconds that a message is valid after its deadline, since clocks differ
 
 
 @dataclass
 class _Reply:
-    """An answer that has been announced, and the parts of it that have arrived."""
+    """An answer that is on its way."""
 
-    tree: ObjectTree
-    missing: list[str]
-    parts: dict[str, bytes] = field(default_factory=dict)
+    tree: ObjectTree  # all its parts
+    missing: list[str]  # ids of the parts that have not arrived
+    parts: dict[str, bytes] = field(default_factory=dict)  # id → content
 
 
 class FlowerServerLink:
-    """A `ServerLink`; `poll` is the shortest time between two looks for answers."""
+    """A `ServerLink` over Flower. `poll`: the shortest time in seconds between two polls for answers."""
 
     def __init__(self, place: ServerPlace, poll: float = 0.05) -> None:
         self.place = place
         self.poll = poll
-        self.sent = 0  # bytes of messages, without what Flower adds
-        self.received = 0
+        self.sent = 0  # bytes of messages, without Flower's overhead
+        self.received = 0  # the same
         self._open = ExitStack()
         self._token = TaskToken()
 
@@ -79,7 +79,7 @@ class FlowerServerLink:
                 task = self._client.PullTaskInput(PullTaskInputRequest())
             self._lost = opened.enter_context(beating(self._client))
             self._grid = HttpGrid(self.place.own_address, token=self._token.token)
-            self._grid._client = self._client  # with the operator's secret, and another way to try again
+            self._grid._client = self._client  # it has the operator's secret, and other retries
             self._grid.set_run(run_from_proto(task.run))
             self._failure = "the run was interrupted"
             self._open = opened.pop_all()
@@ -97,7 +97,7 @@ class FlowerServerLink:
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Silence]]:
         began = time.monotonic()
         connections = self._connections()
-        waiting: dict[str, int] = {}  # the message's number → the client's
+        waiting: dict[str, int] = {}  # id of the message → connection
         for batch in _batches(messages):
             for node, number in zip(batch, self._push(batch, messages, seconds), strict=True):
                 if number:
@@ -132,7 +132,8 @@ class FlowerServerLink:
                 time.sleep(max(min(max(self.poll, nap(now - began, 1.0)), left), 0.0))
 
     def _push(self, batch: list[int], messages: Mapping[int, bytes], seconds: float) -> list[str]:
-        records = {id(messages[node]): pack(messages[node]) for node in batch}  # the same bytes are handed over once
+        """Send messages to some connections. Returns their ids, "" for a connection that is not admitted."""
+        records = {id(messages[node]): pack(messages[node]) for node in batch}  # equal bytes are packed once
         wrapped = [make_message(self._metadata(node, seconds), records[id(messages[node])]) for node in batch]
         with self._running():
             return list(self._grid.push_messages(wrapped))
@@ -146,20 +147,22 @@ class FlowerServerLink:
             reply_to_message_id="",
             group_id="",
             created_at=time.time(),
-            ttl=seconds + _SLACK,  # after which it is not delivered any more
+            ttl=seconds + _SLACK,  # seconds; then it is not delivered any more
             message_type=KIND,
         )
 
     def _pull(self, waiting: Mapping[str, int], replies: dict[str, _Reply]) -> None:
-        """What has come since the last look. Flower's own way waits until the last part of every answer is there."""
+        """Fetch the answers and parts that have arrived since the last poll.
+
+        Flower's own function would block until all parts of every answer are there."""
         with self._running():
             asked = [number for number in waiting if number not in replies]
             if asked:
                 found = self._client.PullMessages(PullAppMessagesRequest(message_ids=asked))
                 for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
                     if message.metadata.reply_to_message_id in asked:
-                        parts = [part.object_id for part in iterate_object_tree(tree)]
-                        replies[message.metadata.reply_to_message_id] = _Reply(tree, list(dict.fromkeys(parts)))
+                        part_ids = [part.object_id for part in iterate_object_tree(tree)]
+                        replies[message.metadata.reply_to_message_id] = _Reply(tree, list(dict.fromkeys(part_ids)))
             for reply in replies.values():
                 self._pull_parts(reply)
 
@@ -169,7 +172,7 @@ class FlowerServerLink:
             found = self._client.PullObject(wanted)
             if not found.object_found:
                 reply.parts.clear()
-                reply.missing.clear()  # its sender has given up
+                reply.missing.clear()  # the client has given up sending it
             elif found.object_available:
                 reply.parts[reply.missing.pop(0)] = found.object_content
             else:
@@ -180,13 +183,14 @@ class FlowerServerLink:
             )
 
     def _withdraw(self, number: str) -> None:
-        """A message that nobody has taken, or not all of it: it is not delivered later, and its bytes are let go."""
+        """Cancel a message that has not been delivered completely: the server drops its bytes."""
         with self._running():
             self._client.ConfirmMessageReceived(
                 ConfirmMessageReceivedRequest(node=_SERVER, run_id=self._run, message_object_id=number)
             )
 
     def _answer(self, reply: _Reply) -> bytes | Silence:
+        """The bytes of an answer that has arrived completely."""
         if not reply.parts:
             return Silence("it stopped in the middle of its answer")
         try:
@@ -196,17 +200,18 @@ class FlowerServerLink:
             if message.has_error():
                 return Silence(_in_words(message.error.code, message.error.reason))
             data = unpack(message)
-        except Exception as error:  # whatever a client may have sent
+        except Exception as error:  # a client may have sent anything
             return Silence(f"its answer cannot be read: {error}")
         self.received += len(data)
         return data
 
     def _connections(self) -> dict[int, str]:
-        """When each of those who are connected came."""
+        """Connection → the time when it was established."""
         with self._running():
             return {n.node_id: n.last_activated_at for n in self._client.GetNodes(GetNodesRequest()).nodes}
 
     def _restarted(self, waiting: Mapping[str, int], before: dict[int, str]) -> dict[str, int]:
+        """The messages whose client has reconnected since the last check, and so has lost them."""
         now = self._connections()
         return {
             number: node
@@ -215,6 +220,7 @@ class FlowerServerLink:
         }
 
     def _claim(self) -> None:
+        """Claim the task of the run that was just started."""
         until = time.monotonic() + _PATIENCE
         while time.monotonic() < until:
             task = claim(self._client, self._token, TaskType.SERVER_APP)
@@ -227,7 +233,7 @@ class FlowerServerLink:
         raise RunFailed(f"the run could not be started on the server within {_PATIENCE:.0f} s. See {self.place.log}")
 
     def _finish(self) -> None:
-        self._client._retry_invoker = None  # a server that is gone is not waited for
+        self._client._retry_invoker = None  # no retries if the server is gone
         finish(self._client, self._failure)
 
     def _running(self) -> _Running:
@@ -235,7 +241,7 @@ class FlowerServerLink:
 
 
 class _Running:
-    """Requests of a run: where the server is gone, or does not know the run any more, the run has failed."""
+    """A context for requests of a run: if the server is gone or has ended the run, PlaceLost is raised."""
 
     def __init__(self, link: FlowerServerLink) -> None:
         self._link = link
@@ -256,6 +262,7 @@ class _Running:
 
 
 def _in_words(code: int, reason: str | None) -> str:
+    """An error message of Flower as a reason for a missing answer."""
     from flwr.common.constant import ErrorCode
 
     known = {
@@ -268,8 +275,9 @@ def _in_words(code: int, reason: str | None) -> str:
 
 
 def _batches(messages: Mapping[int, bytes]) -> Iterator[list[int]]:
+    """Groups of connections whose messages together have at most _AT_ONCE bytes; equal objects count once."""
     batch: list[int] = []
-    held: dict[int, int] = {}
+    held: dict[int, int] = {}  # id of the bytes → their length
     for node, data in messages.items():
         held[id(data)] = len(data)
         if batch and sum(held.values()) > _AT_ONCE:
@@ -281,7 +289,7 @@ def _batches(messages: Mapping[int, bytes]) -> Iterator[list[int]]:
 
 
 def _bundle() -> bytes:
-    """The app bundle that Flower asks for: it says that there is none. Nothing of it is ever installed or run."""
+    """The app bundle that Flower requires: an empty app. Nothing of it is installed or run."""
     text = f"""\
 [project]
 name = "torso"
@@ -305,7 +313,7 @@ clientapp = "torso:none"
 
 
 def _stop_what_is_left(server: ControlHttpClient) -> None:
-    """Runs of processes that are gone: we are alone."""
+    """Stop the runs of processes that are gone. `_alone` ensures that no other process has a run."""
     for number, run in server.ListRuns(ListRunsRequest()).run_dict.items():
         if run.status.status != Status.FINISHED:
             try:
@@ -316,7 +324,7 @@ def _stop_what_is_left(server: ControlHttpClient) -> None:
 
 @contextmanager
 def _alone(place: ServerPlace) -> Iterator[None]:
-    """One run at a time."""
+    """Hold a lock in the block: one run at a time."""
     try:
         file = (place.private / "run.lock").open("a")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`python -m torso.federation.flower.superlink …`: Flower's SuperLink, with its own flags, behind a `Gate`."""
+"""`python -m torso.federation.flower.superlink …`: Flower's SuperLink with its flags, behind the `Gate`."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from torso.federation.flower.children import die_with_parent
 from torso.federation.flower.gate import Gate, Headers, Standing
 from torso.federation.keys import fingerprint
 
-NODES = "TORSO_NODES"  # the file of `nodes`
+NODES = "TORSO_NODES"  # environment variable: the file of `nodes`
 
 
 def standing(headers: Headers, state: Callable[[], Any], authentication: bool) -> Standing:
-    """What the signature of a fleet request is worth."""
+    """Check the signature of a client's request. `state` returns Flower's state; `authentication`: it is required."""
     from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
     if not authentication:
         return Standing("open", "the request is refused, though this server asks for no key")
     try:
         public, clock = _signer(headers)
-        print_ = fingerprint(public)
-    except Exception:  # whatever a stranger may have sent
+        key = fingerprint(public)
+    except Exception:  # a stranger may have sent anything
         return Standing("unsigned", "the request carries no signature, or a wrong one")
     if not -SYSTEM_TIME_TOLERANCE < clock < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
         words = f"the signature is {clock:.0f} s old: a wrong clock, or a request that was recorded and sent again"
         return Standing("clock", words, clock=clock)
-    return _known(public, print_, clock, state())
+    return _known(public, key, clock, state())
 
 
 def _signer(headers: Headers) -> tuple[bytes, float]:
-    """The public key, and how many seconds ago by our clock it has signed."""
+    """The public key of a request, and the age of its signature in seconds by the server's clock."""
     from flwr.common.constant import TIMESTAMP_HEADER
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
     from flwr.supercore.date import now
@@ -52,21 +52,24 @@ def _signer(headers: Headers) -> tuple[bytes, float]:
     return public, (now() - datetime.fromisoformat(written)).total_seconds()
 
 
-def _known(public: bytes, print_: str, clock: float, state: Any) -> Standing:
+def _known(public: bytes, key: str, clock: float, state: Any) -> Standing:
+    """The state of a key with a valid signature; `key` is its fingerprint."""
     from flwr.supercore.constant import NodeStatus
 
     node = next((node for node in state.get_node_info() if node.public_key == public), None)
     if node is None:
-        return Standing("unknown", f"the key {print_} is not admitted", clock=clock)
+        return Standing("unknown", f"the key {key} is not admitted", clock=clock)
     found, words = {
         NodeStatus.UNREGISTERED: ("revoked", "is revoked"),
         NodeStatus.ONLINE: ("connected", "is in use: its owner is connected, or was until a moment ago"),
     }.get(node.status, ("admitted", "is admitted"))
-    return Standing(found, f"the key {print_} of {node.name!r} {words}", node.name, clock)
+    return Standing(found, f"the key {key} of {node.name!r} {words}", node.name, clock)
 
 
 def tell_failed_handshakes(say: Callable[[str], None]) -> bool:
-    """Python's event loop drops a connection whose TLS handshake fails without a word. Whether it could be patched."""
+    """Patch Python's event loop, which drops connections with a failed TLS handshake silently: print a line.
+
+    Returns whether the patch was possible."""
     from asyncio import sslproto
 
     protocol: Any = sslproto.SSLProtocol
@@ -75,7 +78,7 @@ def tell_failed_handshakes(say: Callable[[str], None]) -> bool:
         return False
 
     def complete(self: Any, problem: BaseException | type[BaseException] | None) -> Any:
-        dropped = isinstance(problem, ConnectionError) or problem is ConnectionResetError  # asyncio gives the class
+        dropped = isinstance(problem, ConnectionError) or problem is ConnectionResetError  # may be the class itself
         if problem is not None and not dropped:
             peer = getattr(self, "_transport", None) and self._transport.get_extra_info("peername")
             reason = getattr(problem, "reason", None) or str(problem) or type(problem).__name__
@@ -87,7 +90,7 @@ def tell_failed_handshakes(say: Callable[[str], None]) -> bool:
 
 
 def sockets(host: str, port: int) -> list[socket.socket]:
-    """Where the server listens: on `host`, and in any case on 127.0.0.1, from where it is commanded."""
+    """The sockets of the server: on `host`, and always on 127.0.0.1, where the operator connects."""
     wanted = dict.fromkeys((host, "127.0.0.1") if host not in ("0.0.0.0", "::", "localhost") else (host,))
     found: list[socket.socket] = []
     try:
@@ -111,12 +114,12 @@ def sockets(host: str, port: int) -> list[socket.socket]:
 
 def main() -> None:
     die_with_parent()
-    told = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what Flower prints goes where its log goes
+    output = os.fdopen(os.dup(1), "w", buffering=1)  # `serve` reads it
+    os.dup2(2, 1)  # the output of Flower goes to its log
 
     def say(line: str) -> None:
-        with suppress(OSError, ValueError):  # nobody listens any more
-            told.write(line + "\n")
+        with suppress(OSError, ValueError):  # the reader is gone
+            output.write(line + "\n")
 
     import uvicorn
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
@@ -136,7 +139,7 @@ def main() -> None:
     server = uvicorn.Server(
         uvicorn.Config(
             gate,
-            loop="asyncio",  # whose handshakes can be told of
+            loop="asyncio",  # the loop that `tell_failed_handshakes` patches
             log_level="warning",
             access_log=False,
             proxy_headers=False,

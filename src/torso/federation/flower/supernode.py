@@ -1,4 +1,4 @@
-"""`python -m torso.federation.flower.supernode …`: Flower's SuperNode, with its own flags, which looks more often."""
+"""`python -m torso.federation.flower.supernode …`: Flower's SuperNode, with Flower's flags and shorter waits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from torso.federation.flower.children import die_with_parent
 from torso.federation.flower.quick import give_up_what_has_ended, quicken
 
-UNCHANGED = "TORSO_FLOWER_UNCHANGED"  # = 1: with the waits that Flower has; bench/federation_floor.py compares
+UNCHANGED = "TORSO_FLOWER_UNCHANGED"  # environment variable; 1: Flower's own waits, for bench/federation_floor.py
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A task of Flower's: who claims it gets a token, and shows from time to time that he still works on it."""
+"""Flower's tasks: claim one, which gives a token; send heartbeats while it is worked on; finish it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flwr.supercore.runtime import RuntimeHttpClient
 
 from torso.federation.flower.calls import TaskToken
 
-_BEAT = 10.0  # seconds; a task without a sign of life for 30 s at first, then 60 s, is given up
+_BEAT = 10.0  # seconds; Flower gives up a task without a heartbeat after 30 s at first, then after 60 s
 
 
 def claim(client: RuntimeHttpClient, token: TaskToken, kind: str) -> Task | None:
-    """The oldest task that waits, if there is one: from now on the client speaks for it."""
+    """Claim the oldest waiting task, if there is one. The client's requests then carry the token of this task."""
     token.token = ""
     found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
     if not found.HasField("task") or not found.token:
@@ -28,7 +28,7 @@ def claim(client: RuntimeHttpClient, token: TaskToken, kind: str) -> Task | None
 
 
 def finish(client: RuntimeHttpClient, failure: str = "") -> None:
-    """The task is done, or has failed for this reason; whether anybody hears it does not matter any more."""
+    """Report that the task is done, or has failed for this reason. Connection errors are ignored."""
     status = SubStatus.FAILED if failure else SubStatus.COMPLETED
     with suppress(httpx.HTTPError):
         client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=failure))
@@ -36,7 +36,7 @@ def finish(client: RuntimeHttpClient, failure: str = "") -> None:
 
 @contextmanager
 def beating(client: RuntimeHttpClient) -> Iterator[threading.Event]:
-    """Signs of life in the block; the event is set when nobody accepts them any more."""
+    """Send heartbeats in the block. Yields an event that is set when the server does not accept them any more."""
     done, lost = threading.Event(), threading.Event()
 
     def beat() -> None:
@@ -47,9 +47,9 @@ def beating(client: RuntimeHttpClient) -> Iterator[threading.Event]:
             except httpx.HTTPStatusError:
                 lost.set()
             except httpx.TransportError:
-                continue  # whoever needs the connection finds out by himself
+                continue  # other requests will report the lost connection
             except RuntimeError:
-                return  # the connection was closed in the meantime: nobody waits for a sign of life
+                return  # the connection was closed in the meantime: no heartbeat is needed any more
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

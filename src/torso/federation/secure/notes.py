@@ -1,4 +1,4 @@
-"""What letters and replies say in a secure sum, as they stand in the header; bytes are written in base64."""
+"""The parts of request and reply headers that belong to a secure sum; bytes are encoded in base64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torso.kinds import Count, CountOrZero
 _SESSION = r"^[0-9a-f]{32}$"
 Some = Annotated[bytes, Field(max_length=4096)]
 Keys = tuple[Some, Some]
-"""The public keys of a client: for masks, and to be written to."""
+"""The two public keys of a client: for shared masks, and for the encryption of messages to it."""
 
 
 class _Note(BaseModel):
@@ -22,19 +22,21 @@ class _Note(BaseModel):
 
 
 class Sealing(_Note):
-    """The part of a letter that says which sum it is about, and what the stage needs."""
+    """The part of a request header that belongs to a secure sum.
 
-    session: Annotated[str, Field(pattern=_SESSION)]  # one attempt at one sum
-    participants: CountOrZero = 0  # keys: how many there are
-    keys: Mapping[CountOrZero, Keys] = {}  # shares: of the neighbours, itself among them
-    shares: Mapping[CountOrZero, Some] = {}  # told, sums: by neighbour, what it has written to this client
-    scale: Count = 1  # told, sums: what samples are divided by, so that no weight is above 1
+    A comment begins with the kinds of request that use the field."""
+
+    session: Annotated[str, Field(pattern=_SESSION)]  # all: id of one attempt at one sum
+    participants: CountOrZero = 0  # keys: number of participants
+    keys: Mapping[CountOrZero, Keys] = {}  # shares: public keys of the neighbours and of the client itself
+    shares: Mapping[CountOrZero, Some] = {}  # told, sums: neighbour → its encrypted shares for this client
+    scale: Count = 1  # told, sums: divisor of sample counts, so that no weight is above 1
     active: tuple[CountOrZero, ...] = ()  # unmask: neighbours whose vector is in the sum
-    dead: tuple[CountOrZero, ...] = ()  # unmask: those that have shared secrets, and sent no vector
+    dead: tuple[CountOrZero, ...] = ()  # unmask: neighbours that shared secrets but sent no vector
 
 
 class Sealed(_Note):
-    """The part of a reply that belongs to a secure sum."""
+    """The part of a reply header that belongs to a secure sum."""
 
     keys: Keys | None = None
-    shares: Mapping[CountOrZero, Some] = {}  # by neighbour: encrypted for it, or (unmask) a share of one of its secrets
+    shares: Mapping[CountOrZero, Some] = {}  # neighbour → shares encrypted for it; unmask: a share of its secret

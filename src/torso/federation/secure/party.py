@@ -1,4 +1,4 @@
-"""A client's side of one secure sum: its secrets, in memory only, and what it gives away of them, once."""
+"""A client's side of one secure sum: it holds the secrets, in memory only, and gives away shares of them once."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ Stage = Literal["shares", "vector", "unmask", "over"]
 
 
 class Party:
-    """One client in one sum. Stages come in their order, each once: who asks again begins with new keys.
+    """One client in one sum. Each stage takes place once and in order; a repetition needs new keys.
 
-    The vector leaves with two kinds of masks: its own, from a random seed, and one with each neighbour, from the key
-    that both agree on. The masks of a pair cancel in the sum. Neighbours hold shares of both secrets, and give away one
-    kind for a client: the seed where its vector came, the key where it did not."""
+    The vector is sent with two kinds of masks: an own mask, generated from a random seed, and one mask shared with each
+    neighbour, generated from the key that both agree on. The shared masks cancel in the sum. The neighbours hold shares
+    of both secrets (seed and secret key). They give away shares of one of them: of the seed if the client's vector has
+    arrived, of the key if it has not."""
 
     def __init__(self, client: int, session: str, terms: Terms) -> None:
         self.client, self.session, self.terms = client, session, terms
         self.stage: Stage = "shares"
         self._masking, self._writing, self._seed = KeyPair.new(), KeyPair.new(), new_seed()
-        self._keys: dict[int, Keys] = {}
-        self._seeds: dict[int, bytes] = {}  # shares that this client holds, by whose they are
-        self._secrets: dict[int, bytes] = {}
+        self._keys: dict[int, Keys] = {}  # of the neighbours
+        self._seeds: dict[int, bytes] = {}  # neighbour → share of its seed that this client holds
+        self._secrets: dict[int, bytes] = {}  # neighbour → share of its secret key that this client holds
 
     @property
     def public(self) -> Keys:
         return self._masking.public, self._writing.public
 
     def share(self, keys: Mapping[int, Keys]) -> dict[int, bytes]:
-        """For each neighbour, encrypted: a share of the seed and one of the key."""
+        """Split both secrets: neighbour → encrypted text with a share of the seed and one of the secret key."""
         self._enter("shares")
         if not self.terms.threshold <= len(keys) <= self.terms.shares:
             raise RequestError(
@@ -61,7 +62,7 @@ class Party:
         self._keys = dict(keys)
         split = (split_secret(s, self.terms.threshold, self.terms.shares) for s in (self._seed, self._masking.secret))
         found: dict[int, bytes] = {}
-        for other, seed, secret in zip(sorted(keys), *split, strict=False):  # shares of who has left go to nobody
+        for other, seed, secret in zip(sorted(keys), *split, strict=False):  # surplus shares are discarded
             if other == self.client:
                 self._seeds[other], self._secrets[other] = seed, secret
             else:
@@ -71,15 +72,17 @@ class Party:
         return found
 
     def mask(self, shares: Mapping[int, bytes], vector: Callable[[], Vector]) -> Vector:
-        """The vector as it may be shown; asked for when all else is in order, as it takes a training."""
+        """The masked vector. `shares`: the encrypted shares of the neighbours.
+
+        `vector` is called last, after all checks, since it trains the model."""
         self._enter("vector")
         if len(shares) + 1 < self.terms.threshold:
             raise RequestError(f"{len(shares) + 1} clients have shared secrets. Expected: {self.terms.threshold}")
         for other, text in shares.items():
             if other == self.client or other not in self._keys:
                 raise RequestError(f"client {other} is not among those that it has shared secrets with")
-            told = decrypt(agreed_key(self._writing.secret, self._keys[other][1]), text)
-            sender, reader, seed, secret = share_keys_plaintext_separate(told)
+            plain_text = decrypt(agreed_key(self._writing.secret, self._keys[other][1]), text)
+            sender, reader, seed, secret = share_keys_plaintext_separate(plain_text)
             if (sender, reader) != (other, self.client):
                 raise RequestError(f"a share of client {sender} for client {reader} came as one of client {other}")
             self._seeds[other], self._secrets[other] = seed, secret
@@ -93,7 +96,9 @@ class Party:
         return total
 
     def unmask(self, active: Collection[int], dead: Collection[int]) -> dict[int, bytes]:
-        """One share for each neighbour, and never both kinds: they would open a single upload."""
+        """One share for each neighbour: of the seed if it is in `active`, of the secret key if it is in `dead`.
+
+        Shares of both secrets of one client would reveal its upload, so they are never given away together."""
         self._enter("unmask")
         sent, silent = set(active), set(dead)
         if sent & silent or sent | silent != self._seeds.keys() or self.client not in sent:
@@ -108,12 +113,13 @@ class Party:
         return found
 
     def _enter(self, stage: Stage) -> None:
+        """Begin a stage; RequestError if it is not the next one."""
         if self.stage != stage:
             self._forget()
             raise RequestError(
                 f"a secure sum goes on out of order ({stage!r}). Expected: one that begins with new keys"
             )
-        self.stage = "over"  # until the stage has come to its end: what failed is not tried again
+        self.stage = "over"  # until the stage has succeeded: a failed stage cannot be repeated
 
     def _forget(self) -> None:
         self.stage, self._seed, self._seeds, self._secrets = "over", b"", {}, {}

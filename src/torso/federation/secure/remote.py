@@ -1,4 +1,4 @@
-"""The engine of a real federation whose server sees sums only."""
+"""The engine of a real federation with secure sums: the server sees no single upload."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ S = TypeVar("S", bound=Sum)
 
 
 class SecureRemote(Remote):
-    """Rounds and class sums are secure sums; accuracies are asked for as in any federation."""
+    """An engine that computes rounds and class sums as secure sums. Accuracies are requested without them."""
 
     def add_up(self, work: Work[Any], clients: Sequence[int], store: Store | None, total: S) -> S:
-        """A round. Nothing is taken in where too few have kept to the protocol until its end."""
+        """Add the mean of a round to `total`; nothing, if too few clients have completed the protocol."""
         at_clients: Any = work
         if not isinstance(at_clients, Visit) or not isinstance(total, Aggregate):
             raise RequestError(f"{type(work).__name__} is no work for a secure sum. Accepted: rounds, class sums")
         contents, scale = RoundContents(self.job, at_clients.told), scale_of(self.job.roster)
         errand = self._masked(work, contents.form, scale)
         found = self._secure_sum(errand, clients)
-        if clients and len(errand.diverged) == len(clients):  # one is no reason to end, all are: as in a simulation
+        if clients and len(errand.diverged) == len(clients):  # as in a simulation: the run ends if all diverge
             raise RunFailed(f"non-finite loss in round {at_clients.told.round}, client {min(errand.diverged)}")
         if found is not None:
-            heard, sums = found
-            total.take_mean(contents.mean(sums, heard, self.job.roster, scale))
+            included, sums = found
+            total.take_mean(contents.mean(sums, included, self.job.roster, scale))
         return total
 
     def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
@@ -61,15 +61,15 @@ class SecureRemote(Remote):
         contents, scale = ClassSumContents(self.job), scale_of(self.job.roster)
         found = self._secure_sum(self._masked(work, contents.form, scale), clients)
         if found is not None:
-            whole: Any = {name: tensor[None] for name, tensor in contents.sums(found[1], scale).items()}
-            yield whole
+            _, sums = found
+            result: Any = {name: tensor[None] for name, tensor in contents.sums(sums, scale).items()}
+            yield result
 
-    def _masked(self, work: Work[Any], form: Form, scale: int) -> _Masked:
-        return _Masked(errand_of(work, self.job, self.book, self.seats.test_samples), form, scale)
+    def _masked(self, work: Work[Any], form: Form, scale: int) -> _MaskedErrand:
+        return _MaskedErrand(errand_of(work, self.job, self.book, self.seats.test_samples), form, scale)
 
-    def _secure_sum(self, errand: _Masked, clients: Sequence[int]) -> tuple[list[int], Tensors] | None:
-        """Who is in the sum, in the order of `clients`, and the sums; None: it was not opened, and nobody's upload is
-        known."""
+    def _secure_sum(self, errand: _MaskedErrand, clients: Sequence[int]) -> tuple[list[int], Tensors] | None:
+        """The clients that are in the sum, in the order of `clients`, and the sums; None if the sum was not opened."""
         try:
             terms = Terms.of(self.job.config.run.flower.secure, len(clients))
             gathering = Gathering(terms, clients)
@@ -85,18 +85,19 @@ class SecureRemote(Remote):
             )
         return [client for client in clients if client in gathering.sent], sums
 
-    def _stages(self, gathering: Gathering, errand: _Masked, clients: Sequence[int]) -> Vector:
-        letters = _Letters(self.book, uuid.uuid4().hex, gathering, len(clients))
-        self._ask_all(_KeysErrand(letters), clients)
+    def _stages(self, gathering: Gathering, errand: _MaskedErrand, clients: Sequence[int]) -> Vector:
+        """Play the four stages. Returns the sum without masks; RequestError if too few clients are left."""
+        session = _Session(self.book, uuid.uuid4().hex, gathering, len(clients))
+        self._ask_all(_KeysErrand(session), clients)
         self._check(gathering.enough(gathering.keys), gathering.keys, "sent keys")
-        self._ask_all(_SharesErrand(letters), list(gathering.keys))
+        self._ask_all(_SharesErrand(session), list(gathering.keys))
         self._check(gathering.enough(gathering.written), gathering.written, "shared secrets")
-        errand.letters = letters
+        errand.session = session
         self._ask_all(errand, list(gathering.written))
         wanted = min(self.job.config.train.min_clients, len(clients))
         enough = gathering.enough(gathering.sent, of=gathering.written) and len(gathering.sent) >= wanted
         self._check(enough, gathering.sent, "sent a vector")
-        return gathering.opened(self._ask_all(_UnmaskErrand(letters), list(gathering.sent)))
+        return gathering.opened(self._ask_all(_UnmaskErrand(session), list(gathering.sent)))
 
     def _ask_all(self, errand: Errand, clients: Sequence[int]) -> dict[int, Any]:
         return {client: found for client, found in self.ask(errand, clients) if found is not None}
@@ -106,21 +107,22 @@ class SecureRemote(Remote):
             raise RequestError(f"{len(clients)} clients {did}, too few")
 
 
-class _Letters:
-    """The letters of one secure sum, which all have its number."""
+class _Session:
+    """Builds the requests of one secure sum, which all have its id."""
 
     def __init__(self, book: Book, session: str, gathering: Gathering, participants: int) -> None:
-        self.book, self.session, self.gathering, self.participants = book, session, gathering, participants
+        self.book, self.id, self.gathering, self.participants = book, session, gathering, participants
 
     def note(self, **more: Any) -> Sealing:
-        return Sealing(session=self.session, **more)
+        """The part of a header that belongs to the sum."""
+        return Sealing(session=self.id, **more)
 
     def letter(self, kind: str, client: int, **more: Any) -> Letter:
         return Letter(self.book.question(kind, client, sealing=self.note(**more)))
 
 
-class _Step:
-    """The base of errands of a secure sum: who has not answered as it should has left."""
+class _SecureErrand:
+    """The base of requests of a secure sum. A client without a usable reply counts as having left."""
 
     def nothing(self) -> None:
         return None
@@ -128,72 +130,77 @@ class _Step:
     def refused(self, client: int, kind: str) -> None:
         return None
 
-    def close(self, clients: int) -> None: ...
 
-
-class _Stage(_Step):
-    """The base of stages that have no tensors."""
+class _StageErrand(_SecureErrand):
+    """The base of the stages that have no tensors."""
 
     reply = "shares"
 
-    def __init__(self, letters: _Letters) -> None:
-        self.letters, self.gathering = letters, letters.gathering
+    def __init__(self, session: _Session) -> None:
+        self.session, self.gathering = session, session.gathering
 
     def known(self) -> Mapping[str, tuple[str, Tensors]]:
         return {}
 
 
-class _KeysErrand(_Stage):
+class _KeysErrand(_StageErrand):
+    """Asks a client for its public keys."""
+
     reply = "keys"
 
     def letter(self, client: int) -> Letter:
-        return self.letters.letter("keys", client, participants=self.letters.participants)
+        return self.session.letter("keys", client, participants=self.session.participants)
 
     def result(self, client: int, reply: Reply) -> Keys:
         keys = _sealed(reply).keys
         if keys is None or any(key in pair for pair in self.gathering.keys.values() for key in keys):
-            raise RequestError("it has no keys of its own. Expected: two that nobody else has")
-        for key in keys:  # before others are sent it: they could not go on, and nobody would know because of whom
+            raise RequestError("its public keys are missing or are not unique. Expected: two new keys")
+        for key in keys:  # checked here: the neighbours would fail with a bad key, and not know whose it is
             public_key(key)
         self.gathering.keys[client] = keys
         return keys
 
 
-class _SharesErrand(_Stage):
+class _SharesErrand(_StageErrand):
+    """Sends a client its neighbours' keys, and asks for encrypted shares of its secrets."""
+
     def letter(self, client: int) -> Letter:
-        return self.letters.letter("shares", client, keys=self.gathering.keys_for(client))
+        return self.session.letter("shares", client, keys=self.gathering.keys_for(client))
 
     def result(self, client: int, reply: Reply) -> bool:
         self.gathering.take_shares(client, _sealed(reply).shares)
         return True
 
 
-class _UnmaskErrand(_Stage):
+class _UnmaskErrand(_StageErrand):
+    """Asks a client for the shares that remove the masks from the sum."""
+
     def letter(self, client: int) -> Letter:
         active, dead = self.gathering.to_unmask(client)
-        return self.letters.letter("unmask", client, active=active, dead=dead)
+        return self.session.letter("unmask", client, active=active, dead=dead)
 
     def result(self, client: int, reply: Reply) -> Mapping[int, bytes]:
         shares = _sealed(reply).shares
-        wanted = {other for some in self.gathering.to_unmask(client) for other in some}
+        active, dead = self.gathering.to_unmask(client)
+        wanted = {*active, *dead}
         if shares.keys() != wanted:
             raise RequestError(f"it sent shares of {sorted(shares)}. Expected: {sorted(wanted)}")
         return shares
 
 
-class _Masked(_Step):
-    """What clients are asked in the open, with what a secure sum adds to it; replies are masked vectors."""
+class _MaskedErrand(_SecureErrand):
+    """Another kind of request in a secure sum: with the shares of the neighbours, and a masked vector as reply."""
 
     reply = "masked"
-    letters: _Letters
+    session: _Session  # set before the first request
 
     def __init__(self, inner: Errand, form: Form, scale: int) -> None:
         self.inner, self.form, self.scale = inner, form, scale
-        self.diverged: list[int] = []
+        self.diverged: list[int] = []  # clients with NaN or infinite values
 
     def letter(self, client: int) -> Letter:
         letter = self.inner.letter(client)
-        note = self.letters.note(shares=self.letters.gathering.shares_for(client), scale=self.scale)
+        note = self.session.note(shares=self.session.gathering.shares_for(client), scale=self.scale)
         return replace(letter, question=letter.question.model_copy(update={"sealing": note}))
 
     def known(self) -> Mapping[str, tuple[str, Tensors]]:
@@ -204,7 +211,7 @@ class _Masked(_Step):
             self.diverged.append(client)
             raise RequestError(NOT_FINITE)
         check_schema("the masked vector", reply.tensors, {"vector": (torch.int32, (self.form.size,))})
-        self.letters.gathering.take_vector(client, off_the_wire(reply.tensors["vector"]))
+        self.session.gathering.take_vector(client, off_the_wire(reply.tensors["vector"]))
         return True
 
 

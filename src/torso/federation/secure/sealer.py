@@ -1,4 +1,4 @@
-"""A client's replies in a secure sum. Where the agreed config asks for secure sums, it answers no other way."""
+"""A client's replies in secure sums. If the agreed config asks for secure sums, uploads are sent in no other way."""
 
 from __future__ import annotations
 
@@ -18,33 +18,37 @@ from torso.runs.site import Site
 
 
 class Sealer:
-    """Holds the secrets of the sum that goes on, and of no other; they are never written to a file."""
+    """Answers the requests of a secure sum. It holds the secrets of one sum at a time, never in a file."""
 
     def __init__(self) -> None:
         self._party: Party | None = None
 
     def answer(self, site: Site, question: Question) -> Reply:
-        """To the stages that have no tensors."""
+        """Answer a stage that has no tensors: keys, shares, unmask."""
         note = _note(question)
         if question.kind == "keys":
             terms = Terms.of(site.job.config.run.flower.secure, note.participants)
             self._party = Party(site.client, note.session, terms)
             return Reply(Said(kind="keys", sealed=Sealed(keys=self._party.public)))
-        party = self._in(question)
+        party = self._party_of(question)
         given = party.share(note.keys) if question.kind == "shares" else party.unmask(note.active, note.dead)
         return Reply(Said(kind="shares", sealed=Sealed(shares=given)))
 
     def visit(self, site: Site, question: Question, told: Told, train: Callable[[], Message]) -> Reply:
-        """What a round has come to, masked. `train`: what the client would send in the open."""
-        contents, scale = RoundContents(site.job, told), _note(question).scale
+        """Train in a round and reply with the masked upload. `train` returns the upload without a mask."""
+        contents = RoundContents(site.job, told)
+        scale = _note(question).scale
         return self._masked(site, question, contents.form, lambda: contents.values(train(), scale), told.round)
 
     def class_sums(self, site: Site, question: Question, sums: Callable[[], Tensors]) -> Reply:
-        contents, scale = ClassSumContents(site.job), _note(question).scale
+        """Reply with the masked class sums. `sums` returns them without a mask."""
+        contents = ClassSumContents(site.job)
+        scale = _note(question).scale
         return self._masked(site, question, contents.form, lambda: contents.values(sums(), scale), 0)
 
     def _masked(self, site: Site, question: Question, form: Form, values: Callable[[], Tensors], round: int) -> Reply:
-        party, draw = self._in(question), numpy_generator(site.job.config.run.seed, "rounding", round, site.client)
+        party = self._party_of(question)
+        draw = numpy_generator(site.job.config.run.seed, "rounding", round, site.client)
         try:
             vector = party.mask(_note(question).shares, lambda: form.encode(values(), draw))
         except NotFinite:
@@ -52,7 +56,8 @@ class Sealer:
             return Reply(Said(kind="masked", numbers=nothing))
         return Reply(Said(kind="masked"), {"vector": on_the_wire(vector)})
 
-    def _in(self, question: Question) -> Party:
+    def _party_of(self, question: Question) -> Party:
+        """The state of the sum that a request belongs to."""
         if self._party is None or self._party.session != _note(question).session:
             raise RequestError("it has no keys of this secure sum: it was started anew, or the sum was given up")
         return self._party
@@ -61,7 +66,7 @@ class Sealer:
 def _note(question: Question) -> Sealing:
     if question.sealing is None:
         raise RequestError(
-            f"a letter {question.kind!r} would have it answer in the open, and this run was agreed with "
+            f"a request {question.kind!r} would have it answer in the open, and this run was agreed with "
             "run.flower.secure.kind = 'secagg+'"
         )
     return question.sealing

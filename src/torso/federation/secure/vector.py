@@ -1,8 +1,8 @@
-"""Numbers as integers that can be masked and added up, and the way back from their sum.
+"""Encodes numbers as integers that can be masked and added up, and decodes their sum.
 
-A number x in [−R, R] becomes an integer in [0, L], L = 2^bits: (x + R)·L/2R, rounded up or down at random so that its
-expectation is exact. The sum of K of them is below 2³² where K·L is. A number that needs a wide range and small steps
-is one in [0, L²] instead, written with two digits in base L, which are added up apart. K clients.
+A number x in [-R, R] becomes an integer in [0, L], L = 2^bits: (x + R)·L/2R, rounded up or down at random so that the
+expectation is exact. The sum over K clients does not wrap around if K·L < 2³². A number that needs a wide range and
+small steps becomes an integer in [0, L²] instead. It is sent as two digits in base L, which are added up separately.
 """
 
 from __future__ import annotations
@@ -24,29 +24,28 @@ CLIPPED = "clipped"  # how many numbers of a vector were beyond their range
 
 @dataclass(frozen=True)
 class Slot:
-    """A tensor's place in a vector. `range`: R; 0: whole numbers from 0 to L, sent as they are. `digits`: of each
-    number, 1 or 2."""
+    """One tensor of a vector, and how its numbers are encoded."""
 
     name: str
     shape: tuple[int, ...]
-    range: float
-    digits: int = 1
+    range: float  # R; 0: whole numbers from 0 to L, which are not scaled
+    digits: int = 1  # per number, 1 or 2
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
 
     def step(self, levels: int) -> float:
-        """The distance between two neighbouring numbers that can be sent."""
+        """The rounding step: the distance between two neighbouring numbers that can be sent."""
         return 2 * self.range / float(levels**self.digits)
 
 
 @dataclass(frozen=True)
 class Form:
-    """What the vectors of a sum hold, in this order, and at the end how many numbers were out of range."""
+    """The layout of a vector: its tensors in order. The last entry is the number of values that were clipped."""
 
     slots: tuple[Slot, ...]
-    bits: int
+    bits: int  # L = 2^bits
 
     @property
     def size(self) -> int:
@@ -61,7 +60,7 @@ class Form:
         return (*self.slots, Slot(CLIPPED, (), 0.0))
 
     def encode(self, values: Tensors, draw: np.random.Generator) -> Vector:
-        """`draw`: where the rounding comes from."""
+        """A client's vector. `draw`: the random numbers for the rounding."""
         found, clipped = [], 0
         for slot in self.slots:
             value = values[slot.name].detach().cpu().to(torch.float64).reshape(-1).numpy()
@@ -72,7 +71,7 @@ class Form:
                 scaled = (np.clip(value, -slot.range, slot.range) + slot.range) / slot.step(self.levels)
                 value = np.minimum(np.floor(scaled + draw.random(len(scaled))), self.levels**slot.digits)
             elif len(value) and not (value.min() >= 0 and value.max() <= self.levels):
-                raise RequestError(  # the server reads it, so the numbers are not in it
+                raise RequestError(  # sent to the server, so it must not have the numbers
                     f"{slot.name} has numbers out of range. Expected: 0 to {self.levels} (run.flower.secure.bits)"
                 )
             found += self._digits(value.astype(np.int64), slot.digits)
@@ -80,11 +79,9 @@ class Form:
         return np.concatenate(found)
 
     def decode(self, total: Vector, clients: int) -> dict[str, Tensor]:
-        """The sums of so many clients' numbers, in float64; refused where no clients could have given them."""
+        """The sums over `clients` clients, in float64; RequestError if no vectors of clients could have this sum."""
         if len(total) != self.size or bool((total > clients * self.levels).any()):
-            raise RequestError(
-                "the opened sum is not one of vectors that clients make: somebody has not kept to the protocol"
-            )
+            raise RequestError("the opened sum is not a sum of valid vectors: a client has not kept to the protocol")
         found: dict[str, Tensor] = {}
         place = 0
         for slot in self._all:
@@ -99,7 +96,7 @@ class Form:
         return found
 
     def _digits(self, value: np.ndarray[tuple[int], np.dtype[np.int64]], digits: int) -> list[Vector]:
-        """The digits in base L, the first one first; L itself is a first digit."""
+        """The digits in base L, the most significant first. That one may be L itself, for the number L²."""
         if digits == 1:
             return [value.astype(np.uint32)]
         high = np.minimum(value // self.levels, self.levels)
@@ -107,8 +104,10 @@ class Form:
 
 
 def on_the_wire(vector: Vector) -> Tensor:
+    """A vector as an int32 tensor with the same bits."""
     return torch.from_numpy(np.ascontiguousarray(vector).view(np.int32))
 
 
 def off_the_wire(tensor: Tensor) -> Vector:
+    """The vector of an int32 tensor."""
     return tensor.numpy().view(np.uint32)
