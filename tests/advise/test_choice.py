@@ -22,6 +22,7 @@ from torso.advise.choice import (
     promoted,
     ranked,
     reference,
+    steady,
 )
 from torso.advise.tournament import Course
 from torso.advise.traits import Traits
@@ -199,6 +200,38 @@ def test_a_rate_at_the_edge_of_what_is_stable_loses_at_the_second_seed() -> None
     best = reference(both)
     assert best is not None
     assert best.arm.rate == 0.1
+
+
+def two_parts(candidate: object, rate: float, a: float, b: float) -> Outcome:
+    """Two clients with the same accuracy, on part A and on part B: clients do not differ, parts do."""
+    scores = ({0: a, 1: a}, {0: b, 1: b})
+    return Outcome(Arm(candidate, rate), Tuning(0.03, 5), scores)  # type: ignore[arg-type]
+
+
+def test_a_larger_rate_has_to_be_better_by_more_than_its_standard_error() -> None:
+    """0.3 is 2 behind 0.1 on part A and 4 ahead on B: mean 1, standard error √(18 / 2) = 3, so 0.1 is level with it.
+    1 ahead on A and 5 ahead on B: mean 3, standard error √(8 / 2) = 2, so 0.3 is better."""
+    small = two_parts(FEDAVG, 0.1, 92.0, 90.0)
+    level, better = two_parts(FEDAVG, 0.3, 90.0, 94.0), two_parts(FEDAVG, 0.3, 93.0, 95.0)
+    assert steady([level, small]) is small
+    assert steady([small, better]) is better
+    larger = two_parts(FEDAVG, 0.03, 99.0, 99.0)  # the smallest rate is the best one
+    assert steady([larger, level, small]) is larger
+    assert steady([failed(FEDAVG)]) is None
+    one_part = outcome(FEDAVG, 94.0, 90.0, rate=0.03)  # not measured where the best was
+    assert steady([level, one_part]) is level
+
+
+def test_fedavg_goes_on_at_the_steady_rate_and_a_guess_has_one() -> None:
+    small, level = two_parts(FEDAVG, 0.1, 92.0, 90.0), two_parts(FEDAVG, 0.3, 90.0, 94.0)
+    babu = two_parts(BABU, 0.3, 91.0, 95.0)  # 0, 1 and 1 ahead of the steady rates
+    calm = two_parts(BABU, 0.1, 93.0, 91.0)
+    assert promoted([level, small, babu], fedavg=1, others=1) == [babu, small]
+    assert promoted([level, small], fedavg=2, others=0) == [level, small]  # both go to the second part
+    best, over = best_guess(small, [babu, calm])
+    assert best is calm
+    assert over is not None
+    assert over.mean == pytest.approx(1.0)  # on both parts, so nothing is known to vary
 
 
 def test_who_goes_on_to_the_next_part() -> None:

@@ -69,6 +69,7 @@ class Gain:
     low: float | None
     high: float | None
     clients: int
+    error: float | None = None  # standard error of the mean
 
     @property
     def clear(self) -> bool:
@@ -109,8 +110,29 @@ def gain(ours: Sequence[Scores], theirs: Sequence[Scores], usual: float = math.i
         return Gain(mean, None, None, count)
     squared = variance(each) / count + (variance(by_part) / len(by_part) if len(by_part) > 1 else 0.0)
     kept = 1 / (1 + squared / usual**2)
-    half = student_quantile(count - 1, SURE) * math.sqrt(kept * squared)
-    return Gain(kept * mean, kept * mean - half, kept * mean + half, count)
+    error = math.sqrt(kept * squared)
+    half = student_quantile(count - 1, SURE) * error
+    return Gain(kept * mean, kept * mean - half, kept * mean + half, count, error)
+
+
+def steady(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Of one method at several rates: the smallest rate whose mean is within one standard error of the best one's.
+
+    A larger rate that is not clearly better only brings the run closer to divergence, which a few short runs may not
+    show. None if all failed."""
+    there = [one for one in outcomes if any(one.scores)]
+    if not there:
+        return None
+    best = max(there, key=lambda one: one.mean)
+    return min((one for one in there if one is best or _level(best, one)), key=lambda one: one.arm.rate)
+
+
+def _level(best: Outcome, other: Outcome) -> bool:
+    """Whether `best` is ahead of `other` by less than one standard error, on the same parts."""
+    if [bool(part) for part in best.scores] != [bool(part) for part in other.scores]:
+        return False
+    over = gain(best.scores, other.scores)
+    return over is not None and over.error is not None and over.mean < over.error
 
 
 NextTo = Callable[[Sequence[float], float], float | None]
@@ -153,8 +175,11 @@ def promoted(outcomes: Sequence[Outcome], fedavg: int, others: int, each: int = 
     `each` arms of a method."""
     best = reference(outcomes)
     assert best is not None
+    order = [one for one, _ in ranked(outcomes, best)]
+    if fedavg == 1 and (first := steady([one for one in order if one.arm.candidate is FEDAVG])) is not None:
+        order = [one for one in order if one is first or one.arm.candidate is not FEDAVG]
     taken: list[Outcome] = []
-    for one, _ in ranked(outcomes, best):
+    for one in order:
         taken_fedavg = sum(other.arm.candidate is FEDAVG for other in taken)
         taken_others = len(taken) - taken_fedavg
         full = taken_fedavg == fedavg if one.arm.candidate is FEDAVG else taken_others == others
@@ -175,8 +200,10 @@ def joined(before: Sequence[Outcome], found: Sequence[Outcome]) -> list[Outcome]
 
 
 def best_guess(fedavg: Outcome, others: Sequence[Outcome]) -> tuple[Outcome | None, Gain | None]:
-    """The outcome with the largest shrunk gain over FedAvg, and this gain; (None, None) if there is no other
-    outcome."""
-    gains = [(one, gain(one.scores, fedavg.scores, USUAL)) for one in others]
+    """The outcome with the largest shrunk gain over FedAvg, and this gain; (None, None) if there is no other outcome.
+    Each method stands at its steady rate."""
+    methods = dict.fromkeys(one.arm.candidate for one in others)
+    chosen = [steady([one for one in others if one.arm.candidate is candidate]) for candidate in methods]
+    gains = [(one, gain(one.scores, fedavg.scores, USUAL)) for one in chosen if one is not None]
     known = [(one, over) for one, over in gains if over is not None]
     return max(known, key=lambda pair: pair[1].mean) if known else (None, None)
