@@ -337,7 +337,9 @@ def test_the_table_compare_and_the_page_say_it(adaptive: Path, torso: Torso, tmp
     epsilon = Result.read(adaptive).privacy["epsilon"]
     said = torso("compare", str(adaptive)).out
     assert " ε " in said
-    assert f"private, ε = {epsilon:.3g} at δ = 0.0794 for a client among 10, each with probability 0.3 in a round" in said
+    assert (
+        f"private, ε = {epsilon:.3g} at δ = 0.0794 for a client among 10, each with probability 0.3 in a round" in said
+    )
     torso("report", str(adaptive), "--out", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert f"private, ε = {epsilon:.3g} at δ = 0.0794" in page
