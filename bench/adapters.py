@@ -102,7 +102,7 @@ def network(body: str, input: Input, tiny: bool) -> Network:
     bodies["bench-minilm"] = takes(Tokens)(lambda input: minilm(tiny))
     name = "efficientnet-lite0" if body == "native" else f"bench-{body}"
     net = build(name, CLASSES, input, LinearHead(), lora=Lora())
-    assert net.body.in_line, f"{body} does not compute in one pass"
+    assert net.body.one_pass, f"{body} does not compute in one pass"
     return net
 
 

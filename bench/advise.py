@@ -37,7 +37,7 @@ import torch
 
 from torso.advise.advising import advise
 from torso.advise.answer import Answer, config_for
-from torso.advise.arms import Stable
+from torso.advise.arms import ArmRunner
 from torso.config import Config
 from torso.errors import RequestError
 from torso.papers.board import definition, published, rows, runs, trials
@@ -126,7 +126,7 @@ def search(setting: str, out: Path, root: str) -> None:
 
 def cost_of(rows_: list[dict[str, Any]], config: Config, clients: int) -> float:
     """The cost of the fuller search in rounds of FedAvg, as `torso advise` counts its own cost."""
-    stable = Stable(config, Stop(), training=np.arange(clients))
+    stable = ArmRunner(config, Stop(), training=np.arange(clients))
     total, train = 0.0, config.train
     tuning = clients * config.personalize.epochs / (stable.participants * train.local_epochs)
     for row in rows_:

@@ -25,7 +25,7 @@ import torch
 from torso import Config, Listener, run
 from torso.measure import Accuracy
 from torso.report.charts.drawing import WIDTH
-from torso.report.charts.lines import Look, Series, draw_lines
+from torso.report.charts.lines import LineOptions, Series, draw_lines
 from torso.report.charts.svg import standing_alone, to_svg
 from torso.runs.events import Stop
 from torso.runs.rounds import Round
@@ -164,7 +164,7 @@ def picture(cells: Sequence[dict[str, Any]], sigma: float, hours: float, about: 
         known = [hour for hour in grid if all(course and course[0][0] <= hour for course in each["courses"])]
         ys = tuple(fmean(smoothed(course, hour) for course in each["courses"]) for hour in known)
         series.append(Series(each["rule"], place, tuple(known), ys))
-    plot = draw_lines(series, Look("simulated hours", "accuracy, %", bands=False, from_zero=True))
+    plot = draw_lines(series, LineOptions("simulated hours", "accuracy, %", bands=False, from_zero=True))
     return standing_alone(to_svg(plot.drawing(), about), WIDTH, plot.height)
 
 

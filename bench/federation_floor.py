@@ -30,9 +30,9 @@ from torso.federation.flower.control import admit, admitted, traffic
 from torso.federation.flower.serve import serving
 from torso.federation.flower.server import FlowerServerLink
 from torso.federation.flower.supernode import UNCHANGED
-from torso.federation.folder import ClientPlace, ServerPlace, init
+from torso.federation.folder import ClientFolder, ServerFolder, init
 from torso.federation.keys import make_key
-from torso.federation.links import Silence
+from torso.federation.links import MissingAnswer
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "federation.md"
@@ -40,9 +40,9 @@ BEGIN, END = "<!-- federation floor -->", "<!-- /federation floor -->"
 MB = 10**6
 ECHO = """
 import os, sys
-from torso.federation.folder import ClientPlace
+from torso.federation.folder import ClientFolder
 from torso.federation.flower.client import FlowerClientLink
-with FlowerClientLink(ClientPlace.open(sys.argv[1]), sys.argv[2]) as link:
+with FlowerClientLink(ClientFolder.open(sys.argv[1]), sys.argv[2]) as link:
     link.serve(lambda data: os.urandom(len(data)))
 """
 
@@ -55,7 +55,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def echoing(place: ServerPlace, names: list[str], unchanged: bool) -> Iterator[FlowerServerLink]:
+def echoing(place: ServerFolder, names: list[str], unchanged: bool) -> Iterator[FlowerServerLink]:
     """An open link with the given number of connected clients."""
     environment = {**os.environ, UNCHANGED: "1" if unchanged else "0"}
     started = [subprocess.Popen([sys.executable, "-c", ECHO, str(place.path), name], env=environment) for name in names]
@@ -75,13 +75,13 @@ def echoing(place: ServerPlace, names: list[str], unchanged: bool) -> Iterator[F
             time.sleep(0.2)
 
 
-def crossed(place: ServerPlace) -> tuple[int, int]:
+def crossed(place: ServerFolder) -> tuple[int, int]:
     """Bytes and requests so far, without heartbeats."""
     found = {path: counts for path, counts in traffic(place).items() if not path.endswith("heartbeat")}
     return sum(c.received + c.sent for c in found.values()), sum(c.requests for c in found.values())
 
 
-def measure(place: ServerPlace, link: FlowerServerLink, size: int, rounds: int) -> dict[str, Any]:
+def measure(place: ServerFolder, link: FlowerServerLink, size: int, rounds: int) -> dict[str, Any]:
     nodes = link.there()
     seconds = []
     before = crossed(place)
@@ -90,7 +90,7 @@ def measure(place: ServerPlace, link: FlowerServerLink, size: int, rounds: int) 
         began = time.perf_counter()
         answers = dict(link.exchange(dict.fromkeys(nodes, data), 300))
         seconds.append(time.perf_counter() - began)
-        silent = [answer for answer in answers.values() if isinstance(answer, Silence)]
+        silent = [answer for answer in answers.values() if isinstance(answer, MissingAnswer)]
         if silent:
             raise SystemExit(f"{len(silent)} of {len(answers)} clients have not answered: {silent[0].reason}")
     after = crossed(place)
@@ -118,7 +118,7 @@ def rows(clients: list[int], sizes: list[int], rounds: int) -> Iterator[dict[str
                     # names of its own: who comes back under a key of a moment ago is taken for the one that left
                     names = [f"client-{k}-of-{count}" for k in range(count)]
                     for name in names:
-                        admit(place, make_key(ClientPlace.open(place.path), name), name)
+                        admit(place, make_key(ClientFolder.open(place.path), name), name)
                     with echoing(place, names, unchanged) as link:
                         for size in sizes if not unchanged else sizes[:2]:
                             n = rounds if size < 10 * MB else 2 if count <= 5 else 1

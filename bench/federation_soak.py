@@ -31,17 +31,19 @@ sys.path.insert(0, str(HERE.parent))
 def client(place: str, name: str, data: str, drop: float) -> None:
     """A client that fails to reply in a tenth of its rounds, always the same ones."""
     from torso.federation.flower.client import FlowerClientLink
-    from torso.federation.folder import ClientPlace
-    from torso.federation.home import Home
-    from torso.federation.letters import Letter, failed
+    from torso.federation.folder import ClientFolder
+    from torso.federation.home import ClientService
+    from torso.federation.letters import Request, failed
     from torso.federation.site_data import read_site
 
     torch.set_num_threads(1)
-    there = ClientPlace.open(place)
-    home = Home(name, read_site(data, Config().data, name), there.path / name, torch.device("cpu"), lambda _: None)
+    there = ClientFolder.open(place)
+    home = ClientService(
+        name, read_site(data, Config().data, name), there.path / name, torch.device("cpu"), lambda _: None
+    )
 
     def answer(message: bytes) -> bytes:
-        question, reply = Letter.decode(message).question, home.answer(message)
+        question, reply = Request.decode(message).question, home.answer(message)
         lost = question.kind == "told" and numpy_generator(0, "drop", question.round, question.client).random() < drop
         return failed("it dropped out").encode() if lost else reply
 

@@ -37,12 +37,12 @@ from tests.federation.mutations import Recorded, mutated, recorded  # noqa: E402
 
 from torso.errors import RequestError  # noqa: E402
 from torso.federation.assembly import _introduced  # noqa: E402
-from torso.federation.flower.hello import standing_of  # noqa: E402
+from torso.federation.flower.hello import parse_key_status  # noqa: E402
 from torso.federation.flower.payload import NotOurs, unpack  # noqa: E402
-from torso.federation.letters import Letter, Reply  # noqa: E402
+from torso.federation.letters import Reply, Request  # noqa: E402
 from torso.federation.misfits import misfit_alone  # noqa: E402
 from torso.runs.messages import Message, schema_of  # noqa: E402
-from torso.runs.uploads import Terms  # noqa: E402
+from torso.runs.uploads import UploadTerms  # noqa: E402
 
 METHODS = ("scaffold", "fedper", "fedfomo", "fedncm")
 ROOM = 1 << 30  # bytes of address space beyond what the process has when it begins
@@ -61,7 +61,7 @@ def ring(*_: object) -> None:
 
 def letter(data: bytes, home: Any) -> None:
     """Read a letter as a client does."""
-    Letter.decode(data)
+    Request.decode(data)
 
 
 def answered(data: bytes, home: Any) -> None:
@@ -72,12 +72,12 @@ def reply(data: bytes, home: Any) -> None:
     Reply.decode(data)
 
 
-def upload(data: bytes, terms: Terms) -> None:
+def upload(data: bytes, terms: UploadTerms) -> None:
     found = Reply.decode(data)
-    if found.said.numbers is None:
+    if found.header.numbers is None:
         raise RequestError("it has no numbers")
     (client,) = terms.samples
-    terms.checked(Message(found.said.numbers, found.tensors), client)
+    terms.checked(Message(found.header.numbers, found.tensors), client)
 
 
 def description(data: bytes, _: Any) -> None:
@@ -86,19 +86,19 @@ def description(data: bytes, _: Any) -> None:
 
 def standing(data: bytes, _: Any) -> None:
     try:
-        standing_of(data)
+        parse_key_status(data)
     except ValueError as error:
         raise RequestError(str(error)) from None
 
 
-def terms_of(data: bytes) -> Terms:
+def terms_of(data: bytes) -> UploadTerms:
     """The schema of an upload, from the real one."""
     found = Reply.decode(data)
-    assert found.said.numbers is not None
-    numbers = found.said.numbers
+    assert found.header.numbers is not None
+    numbers = found.header.numbers
     form = {name: each for name, each in schema_of(found.tensors).items() if name != "scores"}
     offered = {numbers.client: len(found.tensors["scores"])} if "scores" in found.tensors else {}
-    return Terms(numbers.round, form, offered, {numbers.client: numbers.samples})
+    return UploadTerms(numbers.round, form, offered, {numbers.client: numbers.samples})
 
 
 class Flowers:

@@ -22,7 +22,7 @@ from torso import Config
 from torso.engine import Workspace
 from torso.fast import plain_path
 from torso.learn import looking
-from torso.learn.looking import look, side_by_side, width
+from torso.learn.looking import look, outputs_by_row, samples_per_pass
 from torso.nets import Tensors
 from torso.precision import computing
 from torso.report.pfl_bench import pfl_config
@@ -62,7 +62,7 @@ def pfl_look() -> tuple[Simulation, Callable[[Workspace, Tensors], torch.Tensor]
     def say(workspace: Workspace, model: Tensors) -> torch.Tensor:
         deck = workspace.test_stretches(range(79), 128)
         one = {n: t.unsqueeze(0) for n, t in model.items()}
-        return torch.cat([said.logits.flatten(0, 1) for _, said in side_by_side(workspace.context, deck, one, 128)])
+        return torch.cat([said.logits.flatten(0, 1) for _, said in outputs_by_row(workspace.context, deck, one, 128)])
 
     return job, say
 
@@ -74,7 +74,7 @@ def clients_look() -> tuple[Simulation, Callable[[Workspace, Tensors], torch.Ten
 
     def say(workspace: Workspace, model: Tensors) -> torch.Tensor:
         deck = workspace.test_deck(range(100))
-        many = width(workspace.context, deck, 128)
+        many = samples_per_pass(workspace.context, deck, 128)
         models = {n: t.unsqueeze(0).repeat(100, *[1] * t.ndim) for n, t in model.items()}
         return torch.cat(
             [s.logits for _, s in look(workspace.context, deck.in_order(many, workspace.context.lens), models, many)], 1

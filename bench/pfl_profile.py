@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from torso.report.pfl_bench import SAMPLES, pfl_config
-from torso.runs.events import Listener, Through
+from torso.runs.events import ForwardingListener, Listener
 from torso.runs.job import data_of, simulate
 from torso.runs.run import run
 
@@ -30,7 +30,7 @@ STEPS, AT_ONCE = 5, 50
 BYTES_A_WEIGHT = 4 * 6  # float32: read forward, read back, gradient written, then SGD reads both and writes one
 
 
-class Stretch(Through):
+class Stretch(ForwardingListener):
     """A listener that profiles the rounds from `first` to `last`, in which nothing is measured."""
 
     def __init__(self, first: int, last: int) -> None:

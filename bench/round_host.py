@@ -67,7 +67,7 @@ def settings(method: str, clients: int, participants: int) -> Config:
     )
 
 
-def all_met(job: Simulation) -> State:
+def met_on_host(job: Simulation) -> State:
     """The state after many rounds: all clients have taken part, and have what the method keeps."""
     keeps = {name: job.model[name] for name in sorted(job.plan[0].keeps)}
     everybody = range(job.roster.clients)
@@ -80,7 +80,7 @@ def measured(method: str, clients: int, participants: int, rounds: int, profile:
     config = settings(method, clients, participants)
     job = simulate(config, data_of(config))
     loop = Loop(job)
-    loop.state = all_met(job)
+    loop.state = met_on_host(job)
     with engines["batched"](job.net, job.federation, config.run) as engine:
         for _ in range(5):
             loop.round(engine)

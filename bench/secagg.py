@@ -1,7 +1,7 @@
 """The cost of secure sums: `python bench/secagg.py`.
 
-Accuracy and bytes: whole runs over a federation without a network. Every client is a `Home`, which gets the bytes that
-it would get over the wire. Digits, 10 clients, all of them in every round.
+Accuracy and bytes: whole runs over a federation without a network. Every client is a `ClientService`, which gets the
+bytes that it would get over the wire. Digits, 10 clients, all of them in every round.
 Protocol: CPU seconds of the four stages for one client and for the server, with vectors of a million numbers. One
 client leaves before it sends its vector.
 
@@ -28,13 +28,13 @@ from torso import Config
 from torso.config import SecureConfig
 from torso.data.images import Images
 from torso.data.inputs import known
-from torso.federation.home import Home
-from torso.federation.letters import Letter
-from torso.federation.links import Silence
+from torso.federation.home import ClientService
+from torso.federation.letters import Request
+from torso.federation.links import MissingAnswer
 from torso.federation.run import run_federation
-from torso.federation.secure.gathering import Gathering
-from torso.federation.secure.party import Party
-from torso.federation.secure.terms import Terms
+from torso.federation.secure.gathering import SumServer
+from torso.federation.secure.party import SumClient
+from torso.federation.secure.terms import SharingParameters
 from torso.federation.site_data import SiteData
 from torso.runs.job import Simulation, simulate
 
@@ -58,7 +58,7 @@ WAYS: dict[str, tuple[str, ...]] = {
 class Link:
     """A server's link to clients in this process, which counts bytes by kind of letter."""
 
-    def __init__(self, homes: Mapping[str, Home]) -> None:
+    def __init__(self, homes: Mapping[str, ClientService]) -> None:
         self.homes = dict(enumerate(homes.values(), start=100))
         self.names = dict(enumerate(homes, start=100))
         self.bytes: dict[str, list[int]] = {}  # kind → down, up
@@ -71,16 +71,16 @@ class Link:
     def there(self) -> dict[int, str]:
         return self.names
 
-    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Silence]]:
+    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | MissingAnswer]]:
         for node, data in messages.items():
             answer = self.homes[node].answer(data)
-            count = self.bytes.setdefault(Letter.decode(data).question.kind, [0, 0])
+            count = self.bytes.setdefault(Request.decode(data).question.kind, [0, 0])
             count[0] += len(data)
             count[1] += len(answer)
             yield node, answer
 
 
-def homes_of(task: Simulation, folder: Path) -> dict[str, Home]:
+def homes_of(task: Simulation, folder: Path) -> dict[str, ClientService]:
     data, names = task.federation, [f"client-{k:02d}" for k in range(task.roster.clients)]
     classes = tuple(map(str, range(data.classes)))
     found = {}
@@ -90,7 +90,7 @@ def homes_of(task: Simulation, folder: Path) -> dict[str, Home]:
             rows = split.rows(client)
             parts.append(Images(split.samples[rows].numpy(), split.labels[rows].numpy()))
         site = SiteData(*parts, classes, known(data.input), data.augment, data.name)
-        found[name] = Home(name, site, folder / name, torch.device("cpu"), say=lambda _: None)
+        found[name] = ClientService(name, site, folder / name, torch.device("cpu"), say=lambda _: None)
     return found
 
 
@@ -108,15 +108,15 @@ def one_run(method: str, way: str, seed: int, rounds: int) -> dict[str, Any]:
 
 def protocol(clients: int, shares: int, numbers: int) -> dict[str, Any]:
     """CPU seconds of the stages; `share` and `mask` are of one client."""
-    terms = Terms.of(SecureConfig(shares=shares), clients)
-    gathering, spent = Gathering(terms, range(clients)), dict.fromkeys(("share", "mask", "open"), 0.0)
+    terms = SharingParameters.of(SecureConfig(shares=shares), clients)
+    gathering, spent = SumServer(terms, range(clients)), dict.fromkeys(("share", "mask", "open"), 0.0)
     vector = np.arange(numbers, dtype=np.uint32)
 
     def timed(stage: str, began: float) -> None:
         spent[stage] += time.process_time() - began
 
     began = time.process_time()
-    parties = {k: Party(k, "0" * 32, terms) for k in range(clients)}
+    parties = {k: SumClient(k, "0" * 32, terms) for k in range(clients)}
     gathering.keys = {k: party.public for k, party in parties.items()}
     for k, party in parties.items():
         gathering.take_shares(k, party.share(gathering.keys_for(k)))

@@ -67,7 +67,7 @@ class FedALA(Personal):
         """The weights [G, *] after their own steps. By the chain rule ∂ℓ/∂W = ∂ℓ/∂θ̂ ⊙ (θ − θ_k), θ̂ the mix."""
         task, context = at.task, at.task.context
         how = replace(task.shuffle, purpose=f"{task.shuffle.purpose} ala")
-        some, _ = task.deck.parted(1 - self.sample, key(how.seed, how.purpose, how.round))
+        some, _ = task.deck.split_off(1 - self.sample, key(how.seed, how.purpose, how.round))
         counts = task.deck.class_counts(context.classes)
         set_modes(context.net, frozenset())  # nothing of the network learns, running statistics neither
         for epoch in range(self.epochs):

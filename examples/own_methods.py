@@ -11,7 +11,7 @@ from torch import Tensor
 import torso
 from torso.engine import Workspace
 from torso.kinds import Beta, Positive
-from torso.learn.attacks import Attack, Upload, attacks
+from torso.learn.attacks import Attack, HonestUpload, attacks
 from torso.learn.drift import Proximal
 from torso.methods import Exchange, Method, Start, methods, starts
 from torso.methods.catalogue import fedbabu, fedper
@@ -70,7 +70,7 @@ class Boost(Attack):
 
     factor: Positive = 10.0
 
-    def upload(self, honest: Upload) -> Tensors:
+    def upload(self, honest: HonestUpload) -> Tensors:
         return {n: self.factor * change for n, change in honest.change.items()}
 
 

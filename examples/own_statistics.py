@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torso.kinds import NotNegative
 from torso.learn.objectives import objectives
-from torso.learn.taught import Taught
+from torso.learn.taught import TeacherObjective
 from torso.methods import Method, methods
 from torso.methods.catalogue import fedavg
 from torso.nets import Network, Output, Tensors
@@ -37,15 +37,16 @@ class OwnClassMeans(Statistics):
         total, count = at.class_sums(at.learned.tensors)  # [G, C, d], [G, C]
         return {"total": total, "count": count}
 
-    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
-        total, count = came.combined["total"], came.combined["count"].unsqueeze(-1)  # summed over the participants
+    def combine(self, held: ServerView, received: RoundStatistics) -> ServerView:
+        total = received.combined["total"]  # summed over the participants
+        count = received.combined["count"].unsqueeze(-1)
         means = torch.where(count > 0, total / count.clamp(min=1), held.shared["means"])
         return replace(held, shared={"means": means})
 
 
 @objectives.register("own-near-means")
 @dataclass(frozen=True)
-class NearMeans(Taught):
+class NearMeans(TeacherObjective):
     """Cross-entropy + μ·‖f − m_y‖², with m_y the server's mean of the label's class."""
 
     mu: NotNegative = 0.01

@@ -30,7 +30,7 @@ from torso.data import build, partitions, sources
 from torso.data.batches import Batch
 from torso.engine import OneByOne
 from torso.learn.attacks import attacks
-from torso.learn.drift import Drift, Local, drifts
+from torso.learn.drift import Drift, DriftState, drifts
 from torso.learn.gradients import gradients
 from torso.learn.steps import Learner, Step
 from torso.measure import measures
@@ -149,7 +149,7 @@ class Crooked(Drift):
 
     how: str = "sum"
 
-    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+    def gradient(self, grads: Tensors, at: DriftState) -> Tensors:
         if self.how == "sum":
             return {n: g.sum(dim=0) for n, g in grads.items()}
         return {"mine": grads["head.weight"]} if self.how == "name" else dict.fromkeys(grads, 0.0)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@
 from dataclasses import dataclass
 
 import torso
-from torso.learn.drift import Drift, Local, drifts
+from torso.learn.drift import Drift, DriftState, drifts
 from torso.methods import Method, methods
 from torso.methods.catalogue import fedbabu
 
@@ -28,7 +28,7 @@ class L1Proximal(Drift):
 
     mu: float = 1e-3
 
-    def gradient(self, grads, at: Local):
+    def gradient(self, grads, at: DriftState):
         return {n: g + self.mu * (at.params[n] - at.start[n]).sign() for n, g in grads.items()}
 
 

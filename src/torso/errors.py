@@ -43,7 +43,7 @@ class ChangedData(RequestError):
     """The data differ from those that the run began with."""
 
 
-class PlaceLost(TorsoError):
+class NoWorkerLeft(TorsoError):
     """No worker is left to run clients on. The run ends with a checkpoint and can be resumed elsewhere."""
 
 
@@ -54,7 +54,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 @contextmanager
-def from_outside(what: str, expected: str) -> Iterator[None]:
+def running_user_code(what: str, expected: str) -> Iterator[None]:
     """Run the user's code (a source, a partition, a network) and turn any exception of it into a RequestError.
 
     The error says in one sentence what was raised, in which file and line. TorsoError and MemoryError pass through."""

@@ -7,12 +7,12 @@ from typing import Annotated, TypeVar
 from pydantic import FailFast, Field
 
 T = TypeVar("T")
-Many = Annotated[tuple[T, ...], FailFast()]
+FailFastTuple = Annotated[tuple[T, ...], FailFast()]
 """A tuple that may come from another machine. Validation stops at the first wrong entry, because the errors of a
 million wrong entries would take gigabytes."""
-MOST = 10**9  # the largest count: more is a typing error, and numbers beyond 64 bits cannot be computed with
-Count = Annotated[int, Field(ge=1, le=MOST)]
-CountOrZero = Annotated[int, Field(ge=0, le=MOST)]  # for keys whose 0 means "none" or "the usual"
+LARGEST_COUNT = 10**9  # the largest count: more is a typing error, and numbers beyond 64 bits cannot be computed with
+Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
+CountOrZero = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]  # for keys whose 0 means "none" or "the usual"
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -52,12 +52,12 @@ class Registry(dict[str, T], Generic[T]):
         return next((name for name, kind in self.items() if kind is type(choice)), type(choice).__name__)
 
     def _owner(self, name: str) -> str:
-        if not self.is_guest(name):
+        if not self.is_from_plugin(name):
             return "Torso"
         module = getattr(self[name], "__module__", None)
         return f"the module {module!r}" if is_foreign(self[name]) and module else "a module outside Torso"
 
-    def is_guest(self, name: str) -> bool:
+    def is_from_plugin(self, name: str) -> bool:
         """Whether a plugin has registered this name. A plugin's method may consist of Torso's parts alone, so `own` is
         compared first."""
         added = self.own is not None and self.own.get(name) is not self[name]
@@ -67,21 +67,21 @@ class Registry(dict[str, T], Generic[T]):
         return self.look_up(name, self.key)
 
 
-Guests = dict[str, dict[str, Any]]
+PluginEntries = dict[str, dict[str, Any]]
 """Entries that plugins have registered: registry key → name → entry."""
 
 
-def guests() -> Guests:
+def plugin_entries() -> PluginEntries:
     """The entries that plugins have registered; processes on other machines must be sent them."""
-    found: Guests = {}
+    found: PluginEntries = {}
     for key, registry in Registry.every.items():
-        entries = {name: thing for name, thing in registry.items() if registry.is_guest(name)}
+        entries = {name: thing for name, thing in registry.items() if registry.is_from_plugin(name)}
         if entries:
             found[key] = entries
     return found
 
 
-def welcome(things: Guests) -> None:
+def register_plugin_entries(things: PluginEntries) -> None:
     """Register the plugins' entries that another process has sent."""
     for key, named in things.items():
         Registry.every[key].update(named)

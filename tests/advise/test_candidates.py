@@ -11,8 +11,8 @@ from statistics import fmean
 
 import pytest
 
-from torso.advise.candidates import FEDAVG, usual
-from torso.advise.choice import USUAL
+from torso.advise.candidates import FEDAVG, default_candidates
+from torso.advise.choice import PRIOR_SCALE
 from torso.advise.evidence import _ON_BOARD
 from torso.papers.board import published
 
@@ -33,7 +33,7 @@ def known() -> dict[str, dict[str, float]]:
     for setting, search in json.loads((ROOT / "docs" / "advise" / "study.json").read_text("utf-8"))["settings"].items():
         if setting not in unseen:
             found[setting] = {name: value["mean"] for name, value in search["personal"].items()}
-    first = {one.name for one in usual()[:4]}
+    first = {one.name for one in default_candidates()[:4]}
     return {setting: here for setting, here in found.items() if first <= here.keys()}
 
 
@@ -44,7 +44,7 @@ def test_no_three_methods_come_nearer_to_the_best_than_the_first_three(known: di
     def behind(names: tuple[str, ...], here: dict[str, float]) -> float:
         return max(here.values()) - max(here[name] for name in (*names, FEDAVG.name))
 
-    first = tuple(one.name for one in usual()[:3])
+    first = tuple(one.name for one in default_candidates()[:3])
     best = min(combinations(methods, 3), key=lambda names: fmean(behind(names, here) for here in known.values()))
     assert set(best) == set(first)
     assert max(behind(first, here) for here in known.values()) <= 0.5
@@ -53,5 +53,5 @@ def test_no_three_methods_come_nearer_to_the_best_than_the_first_three(known: di
 def test_candidates_are_about_as_far_from_fedavg_as_gains_are_drawn_towards_it(
     known: dict[str, dict[str, float]],
 ) -> None:
-    far = [here[one.name] - here[FEDAVG.name] for here in known.values() for one in usual()[:4]]
-    assert math.sqrt(fmean(gain**2 for gain in far)) == pytest.approx(USUAL, rel=0.25)
+    far = [here[one.name] - here[FEDAVG.name] for here in known.values() for one in default_candidates()[:4]]
+    assert math.sqrt(fmean(gain**2 for gain in far)) == pytest.approx(PRIOR_SCALE, rel=0.25)

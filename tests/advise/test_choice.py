@@ -8,28 +8,28 @@ from dataclasses import replace
 import pytest
 
 from torso.advise.answer import Answer
-from torso.advise.candidates import ALONE, FEDAVG, beside, chosen, usual
+from torso.advise.candidates import ALONE, FEDAVG, candidates_named, default_candidates, untried_rate_near
 from torso.advise.choice import (
-    USUAL,
+    PRIOR_SCALE,
     Arm,
     Outcome,
     Scores,
     Tuning,
     best_guess,
-    further,
     gain,
     joined,
+    next_arm,
     promoted,
     ranked,
     reference,
     steady,
 )
-from torso.advise.tournament import Course
+from torso.advise.tournament import TournamentRecord
 from torso.advise.traits import Traits
 from torso.config import Config
 from torso.errors import RequestError
 
-KNOWN = {one.name: one for one in usual()}
+KNOWN = {one.name: one for one in default_candidates()}
 BABU, BRM = KNOWN["fedbabu-balanced"], KNOWN["fedavg-brm-ft"]
 TRAITS = Traits(3, 2, 30, 10, 10.0, 10, 0.5, 1.0, 0.5)
 
@@ -76,7 +76,7 @@ def test_the_best_guess_is_the_largest_gain_after_that() -> None:
     best, over = best_guess(fedavg, [outcome(BABU, 44, 56, 68), brm := outcome(BRM, 54, 55, 56), failed(ALONE)])
     assert best is brm
     assert over is not None
-    assert over.mean == pytest.approx(5 / (1 + 1 / (3 * USUAL**2)))
+    assert over.mean == pytest.approx(5 / (1 + 1 / (3 * PRIOR_SCALE**2)))
     assert best_guess(fedavg, [failed(BRM)]) == (None, None)
 
 
@@ -87,7 +87,7 @@ def answered(ours: tuple[float, ...], alone: tuple[float, ...] = (50.0, 50.0, 50
         replace(fedavg, scores=fedavg.scores * 2),
         replace(one := outcome(BRM, *ours, rate=0.3), scores=one.scores * 2),
     ]
-    course = Course(rungs=[[fedavg, one], last], rounds=8)
+    course = TournamentRecord(rungs=[[fedavg, one], last], rounds=8)
     by_itself = outcome(ALONE, *alone, epochs=1)
     course.alone = replace(by_itself, scores=({}, *by_itself.scores))
     return Answer(course, TRAITS, Config(), 0.2, {"rounds": 100.0, "seconds": 1.0})
@@ -155,7 +155,7 @@ def test_where_all_others_fail_fedavg_is_left() -> None:
 def test_arms_are_ranked_by_paired_gains_over_the_best_fedavg() -> None:
     """FedProx was measured on clients 1 and 2, where FedAvg has 70 and 90: its 82 is a gain of 2."""
     weak, fedavg = outcome(FEDAVG, 50, 60, 70, rate=0.01), outcome(FEDAVG, 50, 70, 90)
-    part = Outcome(Arm(chosen(["fedprox"])[0], 0.1), Tuning(0.03, 1), ({1: 74.0, 2: 90.0},))
+    part = Outcome(Arm(candidates_named(["fedprox"])[0], 0.1), Tuning(0.03, 1), ({1: 74.0, 2: 90.0},))
     one, five = outcome(BRM, 51, 71, 91, epochs=1), outcome(BRM, 53, 73, 93)
     seen = [weak, fedavg, part, one, five, failed(BABU, 0.3)]
     assert reference(seen) is fedavg
@@ -175,12 +175,12 @@ def test_the_fine_tuning_that_was_chosen_is_advised() -> None:
 def test_further_rates_are_next_to_the_best_of_the_best_methods() -> None:
     """BABU has 6 at 0.1 and 9 at 1.0: beyond the end is 3.0. That has 7, so 0.3 lies between. Then it is the second
     method's turn: 0.03 below 0.1. The others never have one."""
-    third, fourth = chosen(["fedper", "ditto"])
+    third, fourth = candidates_named(["fedper", "ditto"])
     seen = [outcome(BABU, 6.0), outcome(BABU, 9.0, rate=1.0), outcome(BRM, 5.0), outcome(BRM, 4.0, rate=0.3)]
     seen += [outcome(third, 2.0), outcome(fourth, 1.0), outcome(fourth, 0.0, rate=0.3)]
 
     def more() -> Arm | None:
-        return further(ranked(seen, outcome(FEDAVG, 5.0)), [one.arm for one in seen], beside)
+        return next_arm(ranked(seen, outcome(FEDAVG, 5.0)), [one.arm for one in seen], untried_rate_near)
 
     assert more() == Arm(BABU, 3.0)
     seen.append(outcome(BABU, 7.0, rate=3.0))
@@ -245,8 +245,8 @@ def test_who_goes_on_to_the_next_part() -> None:
 def test_a_method_with_one_rate_is_left_as_it_is() -> None:
     seen = [outcome(BABU, 6.0), outcome(BRM, 7.0), outcome(BRM, 8.0, rate=0.3)]
     order = ranked(seen, outcome(FEDAVG, 5.0))
-    assert further(order, [one.arm for one in seen], beside) == Arm(BRM, 1.0)
-    assert further(order[2:], [seen[0].arm], beside) is None
+    assert next_arm(order, [one.arm for one in seen], untried_rate_near) == Arm(BRM, 1.0)
+    assert next_arm(order[2:], [seen[0].arm], untried_rate_near) is None
 
 
 def test_rates_are_multiples_of_that_of_fedavg_or_given() -> None:
@@ -255,9 +255,9 @@ def test_rates_are_multiples_of_that_of_fedavg_or_given() -> None:
 
 
 def test_who_competes() -> None:
-    assert chosen([]) == usual()
-    assert [one.name for one in chosen(["fedper", "ditto", "fedavg"])] == ["fedper", "ditto"]
+    assert candidates_named([]) == default_candidates()
+    assert [one.name for one in candidates_named(["fedper", "ditto", "fedavg"])] == ["fedper", "ditto"]
     with pytest.raises(RequestError, match="did you mean 'fedper'"):
-        chosen(["fedpr"])
+        candidates_named(["fedpr"])
     with pytest.raises(RequestError, match="always take part"):
-        chosen(["fedavg"])
+        candidates_named(["fedavg"])

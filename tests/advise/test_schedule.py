@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torso.advise.budget import SURE, Budget, Until
-from torso.advise.candidates import beside, beyond, near
+from torso.advise.budget import PLANNED_SHARE, Budget, Until
+from torso.advise.candidates import nearest_rate, rate_beyond, untried_rate_near
 from torso.advise.schedule import Prices, shapes, shortest, smallest, spread
 from torso.runs.events import Stop
 
@@ -58,7 +58,7 @@ def test_minutes_become_rounds_by_the_pace_so_far() -> None:
     budget = Budget(None, 2.0, clock=lambda: now[0])
     now[0] = 20.0
     budget.pay(10, 20.0)
-    assert budget.left() == pytest.approx(SURE * 100 / 2)
+    assert budget.left() == pytest.approx(PLANNED_SHARE * 100 / 2)
     assert (budget.ends, budget.spent, budget.seconds) == (120.0, 10, 20.0)
     now[0] = 130.0
     assert budget.left() == 0
@@ -81,9 +81,13 @@ def test_runs_end_at_a_time_or_when_the_user_says_so() -> None:
 
 
 def test_rates_lie_on_a_grid_and_widen_at_its_ends() -> None:
-    assert [near(0.03 * factor) for factor in (1, 3, 10, 0.3)] == [0.03, 0.1, 0.3, 0.01]
-    assert beyond([0.03, 0.1, 0.3], 0.3) == 1.0
-    assert beyond([0.03, 0.1, 0.3], 0.03) == 0.01
-    assert beyond([0.03, 0.1, 0.3], 0.1) is None
-    assert beyond([3.0], 3.0) == 1.0  # nothing is beyond the largest
-    assert [beside(tried, 1.0) for tried in ([0.1, 1.0], [0.1, 1.0, 3.0], [0.1, 0.3, 1.0, 3.0])] == [3.0, 0.3, None]
+    assert [nearest_rate(0.03 * factor) for factor in (1, 3, 10, 0.3)] == [0.03, 0.1, 0.3, 0.01]
+    assert rate_beyond([0.03, 0.1, 0.3], 0.3) == 1.0
+    assert rate_beyond([0.03, 0.1, 0.3], 0.03) == 0.01
+    assert rate_beyond([0.03, 0.1, 0.3], 0.1) is None
+    assert rate_beyond([3.0], 3.0) == 1.0  # nothing is beyond the largest
+    assert [untried_rate_near(tried, 1.0) for tried in ([0.1, 1.0], [0.1, 1.0, 3.0], [0.1, 0.3, 1.0, 3.0])] == [
+        3.0,
+        0.3,
+        None,
+    ]

@@ -8,7 +8,7 @@ import pytest
 
 from torso.advise.arms import Entry
 from torso.advise.budget import Budget
-from torso.advise.candidates import FEDAVG, chosen
+from torso.advise.candidates import FEDAVG, candidates_named
 from torso.advise.choice import Arm, Tuning
 from torso.advise.tournament import TooLittleTime, Tournament
 from torso.config import Config
@@ -49,7 +49,7 @@ def held(
     federation: Federation, clock: Clock, names: Sequence[str] = ("fedper",), user: Stop | None = None
 ) -> Tournament:
     budget = Budget(None, 10.0, clock)
-    return Tournament(CONFIG, federation, chosen(names), budget, user or Stop(), clock.told)
+    return Tournament(CONFIG, federation, candidates_named(names), budget, user or Stop(), clock.told)
 
 
 def test_with_enough_time_the_best_go_on_to_every_part(federation: Federation) -> None:
@@ -98,22 +98,24 @@ def test_a_user_may_stop_it(federation: Federation) -> None:
         if text.startswith("part A"):
             user.ask()
 
-    stopped = Tournament(CONFIG, federation, chosen(["fedper"]), Budget(None, 10.0, clock), user, told)
+    stopped = Tournament(CONFIG, federation, candidates_named(["fedper"]), Budget(None, 10.0, clock), user, told)
     with pytest.raises(Stopped, match="nothing was written"):
         stopped.hold()
 
 
 def test_a_candidate_that_cannot_be_run_is_named(federation: Federation) -> None:
-    there = Tournament(CONFIG, federation, chosen(["fedper", "fedavg-data-sharing"]), Budget(200, None), Stop())
+    there = Tournament(
+        CONFIG, federation, candidates_named(["fedper", "fedavg-data-sharing"]), Budget(200, None), Stop()
+    )
     course = there.hold()
     assert list(course.refused) == ["fedavg-data-sharing"]
-    nobody = Tournament(CONFIG, federation, chosen(["fedavg-data-sharing"]), Budget(200, None), Stop())
+    nobody = Tournament(CONFIG, federation, candidates_named(["fedavg-data-sharing"]), Budget(200, None), Stop())
     with pytest.raises(RequestError, match=r"no candidate can run with this config. fedavg-data-sharing: "):
         nobody.hold()
 
 
 def test_rates_next_to_the_best_are_tried(federation: Federation) -> None:
-    course = Tournament(CONFIG, federation, chosen(["fedbabu-balanced"]), Budget(400, None), Stop()).hold()
+    course = Tournament(CONFIG, federation, candidates_named(["fedbabu-balanced"]), Budget(400, None), Stop()).hold()
     assert {one.arm.rate for one in course.rungs[0] if one.arm.candidate is not FEDAVG} > {0.1, 1.0}
 
 

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from torso.audit.bounds import Rates, Scores, epsilon_bound, gaussian_profile, least, most, noise_bound
+from torso.audit.bounds import Rates, Scores, epsilon_bound, gaussian_profile, lower_bound, noise_bound, upper_bound
 
 
 def family(noise: float):
@@ -22,9 +22,9 @@ def scores(shift: float, count: int, seed: int = 0) -> Scores:
 
 def test_clopper_and_pearson_by_hand() -> None:
     """No success in n: (1 − p)^n = error. All n: p^n = error."""
-    assert most(0, 20, 0.05) == pytest.approx(1 - 0.05 ** (1 / 20))
-    assert least(20, 20, 0.05) == pytest.approx(0.05 ** (1 / 20))
-    assert (least(0, 20, 0.05), most(20, 20, 0.05)) == (0.0, 1.0)
+    assert upper_bound(0, 20, 0.05) == pytest.approx(1 - 0.05 ** (1 / 20))
+    assert lower_bound(20, 20, 0.05) == pytest.approx(0.05 ** (1 / 20))
+    assert (lower_bound(0, 20, 0.05), upper_bound(20, 20, 0.05)) == (0.0, 1.0)
 
 
 def test_epsilon_of_rates_by_hand() -> None:

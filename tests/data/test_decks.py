@@ -30,7 +30,7 @@ def rows(cards: Deck) -> list[list[int]]:
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.sampled_from([0.1, 0.2, 0.29, 0.5, 0.9, 1.0]))
 def test_parted_is_disjoint_whole_and_of_the_right_size(sizes: list[int], share: float) -> None:
     whole = deck(sizes)
-    kept, held = whole.parted(share, seed=3)
+    kept, held = whole.split_off(share, seed=3)
     for mine, learned, out, size in zip(rows(whole), rows(kept), rows(held), sizes, strict=True):
         assert sorted(learned + out) == mine
         assert len(out) == math.floor(round(share * size, 6))  # 0.29 · 100 must be 29 despite rounding
@@ -39,28 +39,28 @@ def test_parted_is_disjoint_whole_and_of_the_right_size(sizes: list[int], share:
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=4), st.integers(0, 5))
 def test_parted_does_not_depend_on_company_and_is_the_same_every_time(sizes: list[int], seed: int) -> None:
-    together = rows(deck(sizes).parted(0.3, seed)[1])
-    assert together == rows(deck(sizes).parted(0.3, seed)[1])
+    together = rows(deck(sizes).split_off(0.3, seed)[1])
+    assert together == rows(deck(sizes).split_off(0.3, seed)[1])
     images = deck(sizes).samples
     for g, size in enumerate(sizes):
         mine = torch.arange(sum(sizes[:g]), sum(sizes[:g]) + size)
         alone = Deck.of(images, torch.arange(sum(sizes)), [mine], [g])
-        assert rows(alone.parted(0.3, seed)[1]) == [together[g]]
+        assert rows(alone.split_off(0.3, seed)[1]) == [together[g]]
 
 
 def test_parted_differs_between_clients_and_seeds() -> None:
-    outs = [rows(deck([40], [client]).parted(0.5, seed)[1])[0] for client in (0, 1) for seed in (0, 1)]
+    outs = [rows(deck([40], [client]).split_off(0.5, seed)[1])[0] for client in (0, 1) for seed in (0, 1)]
     assert len({tuple(sorted(out)) for out in outs}) == 4
 
 
 def test_parted_of_a_single_sample_holds_nothing_out() -> None:
-    kept, held = deck([1, 1]).parted(0.2, 0)
+    kept, held = deck([1, 1]).split_off(0.2, 0)
     assert (kept.sizes, held.sizes) == ((1, 1), (0, 0))
     assert list(held.in_order(5, PLAIN)) == []
 
 
 def test_joined_puts_the_same_rows_behind_everybodys_own() -> None:
-    cards = deck([2, 4, 1], spare=3).joined(torch.tensor([7, 9]))
+    cards = deck([2, 4, 1], spare=3).with_rows(torch.tensor([7, 9]))
     assert rows(cards) == [[0, 1, 7, 9], [2, 3, 4, 5, 7, 9], [6, 7, 9]]
     assert cards.sizes == (4, 6, 3)
     assert cards.clients == (0, 1, 2)

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from torso.data.fetch import Got, Watcher, addresses_of, get_data
+from torso.data.fetch import Download, DownloadListener, addresses_of, get_data
 from torso.data.fetch_catalogue import ALIASES, DATASETS, data_home, data_set, downloaded
-from torso.data.fetch_http import Patience
+from torso.data.fetch_http import RetryLimits
 from torso.data.fetch_sets import DataSet, RemoteFile
 from torso.errors import InUse, RequestError
 from torso.federation.certificates import make
@@ -23,7 +23,7 @@ from torso.federation.certificates import make
 from .file_server import Files, serving
 
 CONTENT = np.random.default_rng(0).bytes(700_000)
-AT_ONCE = Patience(tries=3, pause=0, timeout=5)
+AT_ONCE = RetryLimits(tries=3, pause=0, timeout=5)
 
 
 def remote(content: bytes = CONTENT, *urls: str) -> RemoteFile:
@@ -35,7 +35,7 @@ def made(*files: RemoteFile) -> DataSet:
 
 
 @dataclass
-class Heard(Watcher):
+class Heard(DownloadListener):
     moves: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -59,16 +59,18 @@ def server() -> Iterator[Files]:
         yield files
 
 
-Fetch = Callable[..., Got]
+Fetch = Callable[..., Download]
 
 
 @pytest.fixture
 def fetch(server: Files, tmp_path: Path) -> Fetch:
     """Download `toy` from the server, or from other addresses."""
 
-    def call(*urls: str, file: RemoteFile | None = None, source: str = "", watcher: Watcher | None = None) -> Got:
+    def call(
+        *urls: str, file: RemoteFile | None = None, source: str = "", watcher: DownloadListener | None = None
+    ) -> Download:
         file = replace(file or remote(), urls=urls or (f"{server.url}/toy/a.bin",))
-        return get_data(made(file), tmp_path / "data", source, watcher or Watcher(), AT_ONCE)
+        return get_data(made(file), tmp_path / "data", source, watcher or DownloadListener(), AT_ONCE)
 
     return call
 
@@ -255,7 +257,7 @@ def test_only_an_md5_is_published(fetch: Fetch, server: Files, tmp_path: Path) -
 def test_two_processes_do_not_write_one_file(fetch: Fetch, server: Files, tmp_path: Path) -> None:
     """The second download begins during the first; flock holds between open files, so one process is enough."""
 
-    class Second(Watcher):
+    class Second(DownloadListener):
         def moved(self, file: str, done: int, total: int) -> None:
             with pytest.raises(InUse, match=r"another process downloads to '.*toy'"):
                 fetch()

@@ -21,9 +21,9 @@ from PIL import Image
 from scipy.io import savemat
 
 from torso.data import Dataset, load
-from torso.data.fetch import Watcher, get_data
+from torso.data.fetch import DownloadListener, get_data
 from torso.data.fetch_catalogue import DATASETS
-from torso.data.fetch_http import Patience
+from torso.data.fetch_http import RetryLimits
 from torso.data.fetch_sets import DataSet, RemoteFile
 from torso.errors import RequestError
 
@@ -54,7 +54,7 @@ def made(server: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make
 
     def call(name: str, contents: dict[str, bytes]) -> Path:
         server.content = {f"/{file}": content for file, content in contents.items()}
-        return get_data(small(name, contents, server.url), home, "", Watcher(), Patience(pause=0)).folder
+        return get_data(small(name, contents, server.url), home, "", DownloadListener(), RetryLimits(pause=0)).folder
 
     return call
 

@@ -16,7 +16,7 @@ from torso.data.images import Dataset, Samples
 from torso.data.inputs import Tokens
 from torso.data.texts import Texts
 from torso.data.token_lens import TokenLens, lengths_of
-from torso.data.tokenizers import FromFile, Words, tokenizer_of
+from torso.data.tokenizers import FileTokenizer, WordTokenizer, tokenizer_of
 from torso.data.wants import Wants
 from torso.errors import RequestError
 from torso.learn.features import features_of
@@ -121,7 +121,7 @@ def test_an_empty_text_is_refused_by_its_line(tmp_path: Path) -> None:
 
 def test_words_by_hand() -> None:
     """Case and the way an accent is written make no difference; the ids of a text do not depend on other texts."""
-    words = Words(50)
+    words = WordTokenizer(50)
     first, second, third = words.encode(["Caf\u00e9, CAT!", "cafe\u0301 , cat !", "  "])
     assert first == second
     assert (len(first), third) == (4, [1])
@@ -149,7 +149,7 @@ def test_a_bodys_tokenizer_keeps_its_last_token(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     from tests.nets.text_models import tokenizer_json
 
-    mine = FromFile(tokenizer_json(), 40, 0, 6, "the body")
+    mine = FileTokenizer(tokenizer_json(), 40, 0, 6, "the body")
     assert mine.ending == (3,)
     assert 0 not in mine.encode(["the [PAD] cat"])[0]
     path = written(tmp_path, "label,text\na,the cat sat on the mat .\nb,the dog\na,a cat\nb,a dog\n")

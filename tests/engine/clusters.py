@@ -8,7 +8,7 @@ import pytest
 from tests.near import assert_states_near
 
 from torso import Config, Result
-from torso.engine.dealing import stretches
+from torso.engine.dealing import split_by_cost
 from torso.methods import Method
 from torso.runs.job import simulate
 from torso.runs.sampling import participants
@@ -41,6 +41,6 @@ def last_of_first(workers: int, **sections: Any) -> int:
     job = simulate(config("fedper", "one-by-one", **sections))
     chosen = participants(job.plan[0], job.roster, 0, 2)
     steps = [-(-int(size) // job.config.train.batch_size) for size in job.federation.train.sizes_of(chosen)]
-    dealt = stretches(chosen, steps, workers)
+    dealt = split_by_cost(chosen, steps, workers)
     assert len(dealt[0]) > 1
     return dealt[0][-1]

@@ -14,7 +14,7 @@ from torso import Config, Result, run
 from torso.engine import Batched, OneByOne, Workspace, auto, batched
 from torso.errors import RunFailed
 from torso.learn.gradients import gradients
-from torso.learn.recorded import Play, Recorder
+from torso.learn.recorded import Recordable, Recorder
 from torso.methods import methods
 from torso.personal.state import State
 from torso.runs.job import simulate
@@ -145,7 +145,7 @@ class Homes(Recorder):
     def gradients(self, *asked: Any) -> Any:
         return self.compute(*asked)
 
-    def _taped(self, play: Play) -> Callable[[], None]:
+    def _taped(self, play: Recordable) -> Callable[[], None]:
         return play.run
 
 

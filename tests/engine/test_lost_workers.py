@@ -22,8 +22,8 @@ from torch import Tensor
 from torso import RequestError, run
 from torso.engine import Workspace, engines
 from torso.engine.cluster import Cluster
-from torso.engine.keeping import KeptOnRay
-from torso.errors import PlaceLost
+from torso.engine.keeping import RayStateHandle
+from torso.errors import NoWorkerLeft
 from torso.measure import measures
 from torso.measure.analyses import analyses
 from torso.measure.base import Measurement
@@ -82,7 +82,7 @@ def test_what_kills_every_worker_ends_the_run_with_a_checkpoint(
         (tmp_path / "lives" / name).touch()
     method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=last_of_first(1)))
     with pytest.raises(
-        PlaceLost, match=r"2 workers have died over the same .* stopped after round 1 of 3, with a check"
+        NoWorkerLeft, match=r"2 workers have died over the same .* stopped after round 1 of 3, with a check"
     ):
         run(config(method, run={"ray": {"workers": 1}}), tmp_path / "out")
     assert not (tmp_path / "out" / "result.json").exists()
@@ -135,7 +135,9 @@ def test_a_cluster_that_shrinks(workers: int, tmp_path: Path, monkeypatch: pytes
             assert all("there was none to take its place, and worker" in note for note in replaced)
             assert "worker 3 (" in replaced[1]
         else:
-            with pytest.raises(PlaceLost, match=r"no worker is left.*run\.ray\.wait = 1 s.*stopped after round 1 of 3"):
+            with pytest.raises(
+                NoWorkerLeft, match=r"no worker is left.*run\.ray\.wait = 1 s.*stopped after round 1 of 3"
+            ):
                 run(chosen, tmp_path / "out", listener=Crowd())
             assert list((tmp_path / "out" / "checkpoints").glob("round-000001.json"))
     finally:
@@ -162,14 +164,14 @@ class WithoutAMachine(Cluster):
             with suppress(ObjectLostError):
                 while ray.get(lost):  # until Ray has noticed
                     time.sleep(0.1)
-            store.entries |= {client: KeptOnRay(client, lost) for client in store}
+            store.entries |= {client: RayStateHandle(client, lost) for client in store}
         return super().add_up(work, clients, store, total)
 
 
 def test_a_machine_that_is_lost_with_what_clients_held_ends_the_run_at_its_last_checkpoint(tmp_path: Path) -> None:
     whole = run(config("fedper", "one-by-one"))
     words = r"were lost with the machine .* stopped after round 2 of 3; what came after the last checkpoint is lost\."
-    with pytest.raises(PlaceLost, match=words):
+    with pytest.raises(NoWorkerLeft, match=words):
         run(
             config("fedper"),
             tmp_path / "out",
@@ -216,10 +218,10 @@ class Halves:
 def test_a_late_answer_of_a_lost_worker_is_not_taken_for_what_its_successor_holds() -> None:
     job = simulate(config("fedavg", run={"ray": {"workers": 1}}))
     with Cluster(job.net, job.federation, job.config.run) as cluster:
-        late, early = cluster._send(Halves(), [(cluster.places[0], [2]), (cluster.places[0], [3])])
+        late, early = cluster._send(Halves(), [(cluster.workers[0], [2]), (cluster.workers[0], [3])])
         ray.wait([late.answer, early.answer], num_returns=2)
         cluster._replacement(early)  # lost while it did another share; the first has come back before
         (found,) = cluster._answer(Halves(), late)
         assert found.tolist() == [1.0]
-        assert cluster.places[0].account.holds == set()
+        assert cluster.workers[0].cache_record.holds == set()
         assert [half.tolist() for half in cluster.map(Halves(), [5])] == [[2.5]]

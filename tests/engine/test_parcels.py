@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torso.engine.parcels import Account, Cargo, Ledger, read, whole, write
+from torso.engine.parcels import CacheRecord, PackedTensors, TensorLabels, complete_payload, read, write
 
 ODD = {
     "number": torch.tensor(3.5),
@@ -26,52 +26,52 @@ ODD = {
 
 @pytest.mark.parametrize("copy", [True, False])
 def test_every_kind_of_tensor_arrives_as_it_was(copy: bool) -> None:
-    parcel = whole({"odd": ODD, "twice": [ODD["wide"], ODD["wide"]]})
-    found = read(parcel.text, {}, parcel.cargo.unload(torch.device("cpu"), copy))
+    payload = complete_payload({"odd": ODD, "twice": [ODD["wide"], ODD["wide"]]})
+    found = read(payload.text, {}, payload.packed.unload(torch.device("cpu"), copy))
     for name, tensor in ODD.items():
         assert found["odd"][name].dtype == tensor.dtype
         assert torch.equal(found["odd"][name], tensor)
     assert found["twice"][0] is found["twice"][1]
-    assert parcel.cargo.data.nbytes == sum(t.numel() * t.element_size() for t in ODD.values())  # of a part, the part
+    assert payload.packed.data.nbytes == sum(t.numel() * t.element_size() for t in ODD.values())  # of a part, the part
 
 
 def test_what_is_unloaded_does_not_hold_on_to_the_rest() -> None:
-    parcel = whole([torch.zeros(1000), torch.ones(2)])
-    small = parcel.cargo.unload(torch.device("cpu"))[parcel.cargo.labels[1]]
+    payload = complete_payload([torch.zeros(1000), torch.ones(2)])
+    small = payload.packed.unload(torch.device("cpu"))[payload.packed.labels[1]]
     assert small.untyped_storage().nbytes() == 8
 
 
 def test_what_both_sides_hold_is_a_name() -> None:
     held = {"data": {"a": list(range(10_000))}}
-    text, named = write(("work", held["data"]), held, Ledger().label)
+    text, named = write(("work", held["data"]), held, TensorLabels().label)
     assert len(text) < 200
     assert not named
     assert read(text, {"data": "theirs"}, {}) == ("work", "theirs")
 
 
-def sent(ledger: Ledger, account: Account, tensors: list[Tensor]) -> int:
+def sent(tensor_labels: TensorLabels, cache_record: CacheRecord, tensors: list[Tensor]) -> int:
     """How many of the tensors have to travel."""
-    _, named = write(tensors, {}, ledger.label)
-    lacks = named.keys() - account.holds
-    account.holds |= lacks
+    _, named = write(tensors, {}, tensor_labels.label)
+    lacks = named.keys() - cache_record.holds
+    cache_record.holds |= lacks
     return len(lacks)
 
 
 def test_a_tensor_is_sent_again_only_when_it_was_written_to_and_forgotten_when_it_is_gone() -> None:
-    ledger, account = Ledger(), Account()
-    ledger.accounts.append(account)
+    tensor_labels, cache_record = TensorLabels(), CacheRecord()
+    tensor_labels.cache_records.append(cache_record)
     tensors = [torch.zeros(2), torch.ones(3)]
-    assert sent(ledger, account, tensors) == 2
-    assert sent(ledger, account, tensors) == 0
+    assert sent(tensor_labels, cache_record, tensors) == 2
+    assert sent(tensor_labels, cache_record, tensors) == 0
     tensors[0] += 1  # in place: the same object, another tensor
-    assert sent(ledger, account, tensors) == 1
-    assert account.settle() == ()
+    assert sent(tensor_labels, cache_record, tensors) == 1
+    assert cache_record.take_dropped() == ()
     tensors.pop()
     gc.collect()
-    assert account.settle() == ((0, 1),)
+    assert cache_record.take_dropped() == ((0, 1),)
     tensors.clear()
     gc.collect()
-    assert set(account.settle()) == {(0, 0), (0, 2)}  # both states of it
-    assert account.settle() == ()
-    assert not account.holds
-    assert Cargo.of({}).unload(torch.device("cpu")) == {}
+    assert set(cache_record.take_dropped()) == {(0, 0), (0, 2)}  # both states of it
+    assert cache_record.take_dropped() == ()
+    assert not cache_record.holds
+    assert PackedTensors.of({}).unload(torch.device("cpu")) == {}

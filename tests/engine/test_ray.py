@@ -22,7 +22,7 @@ from torso.config import RunConfig
 from torso.data import Federation
 from torso.engine import Engine, OneByOne, Workspace, engines
 from torso.engine.cluster import Cluster
-from torso.engine.keeping import KeptOnRay
+from torso.engine.keeping import RayStateHandle
 from torso.methods import Method, methods
 from torso.nets import Network
 from torso.personal import personals
@@ -52,10 +52,10 @@ def lent(cluster: None) -> Iterator[Cluster]:
 @contextmanager
 def some_of(lent: Cluster, workers: int) -> Iterator[Cluster]:
     """The cluster with the first so many of its workers."""
-    every = lent.places
-    lent.places = every[:workers]
+    every = lent.workers
+    lent.workers = every[:workers]
     yield lent
-    lent.places = every
+    lent.workers = every
 
 
 @pytest.fixture
@@ -163,9 +163,9 @@ def test_what_clients_keep_does_not_come_to_the_driver(borrowed: Cluster) -> Non
             before = borrowed.bytes_in
             state, _ = play_round(stage, state, job.roster, engine, 0)
             assert 2 * body < borrowed.bytes_in - before < 2.5 * body
-        assert {type(entry) for entry in state.clients.entries.values()} == {KeptOnRay}
+        assert {type(entry) for entry in state.clients.entries.values()} == {RayStateHandle}
         assert bytes_of(state.clients[3].kept) == head  # fetched for who asks …
-        assert isinstance(state.clients.entries[3], KeptOnRay)  # … and not kept here
+        assert isinstance(state.clients.entries[3], RayStateHandle)  # … and not kept here
         assert {type(entry) for entry in state.clients.here().entries.values()} == {ClientState}
 
 
@@ -191,7 +191,7 @@ def _on_the_shelves(engine: Cluster) -> int:
     """How many tensors the workers hold, once they have heard what is gone."""
     gc.collect()
     list(engine.map(Nothing(), range(2)))
-    return sum(ray.get(place.actor.__ray_call__.remote(lambda actor: len(actor.shelf))) for place in engine.places)
+    return sum(ray.get(place.actor.__ray_call__.remote(lambda actor: len(actor.cache))) for place in engine.workers)
 
 
 class Nothing:
@@ -248,7 +248,7 @@ def test_a_worker_killed_in_mid_round_is_replaced_and_changes_no_bit(
 
 def test_workers_do_not_hear_ctrl_c(borrowed: Cluster) -> None:
     """A terminal sends it to all processes; the driver stops after the round, and needs them until then."""
-    for place in borrowed.places:
+    for place in borrowed.workers:
         os.kill(ray.get(place.actor.hello.remote())[0], signal.SIGINT)
     listener = StopAfter(1)
     with pytest.raises(Stopped, match="stopped after round 1 of 3"):

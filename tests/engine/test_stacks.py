@@ -14,9 +14,9 @@ from torso.data.batches import Batch
 from torso.engine import OneByOne, Workspace, stacks
 from torso.engine.memory import patient_collector
 from torso.engine.stacks import MOST, Stacker
-from torso.learn.widths import joined, of_run, runs_of
+from torso.learn.widths import equal_widths, joined_gradients, narrowed
 from torso.measure.base import Evaluation, Measurement, measures
-from torso.measure.evaluate import Exam
+from torso.measure.evaluate import MeasureWork
 from torso.methods import methods
 from torso.nets import Tensors
 from torso.personal.state import State
@@ -116,7 +116,7 @@ def test_who_shares_a_stack_of_own_models(
     asked = config(method, *sets)
     job = simulate(asked, data_of(asked))
     how = evaluation_of(job, job.stage(1), State.begin(job.model))
-    assert Stacker(job.net, job.federation)(Exam(names, job.model, how), range(job.roster.clients)) == expected
+    assert Stacker(job.net, job.federation)(MeasureWork(names, job.model, how), range(job.roster.clients)) == expected
 
 
 def test_networks_of_clients_are_those_that_were_measured() -> None:
@@ -178,14 +178,14 @@ def test_runs_of_a_batch_by_hand() -> None:
     real = torch.tensor([[1.0, 1, 1], [1, 1, 1], [1, 0, 0], [0, 0, 0]])
     labels = torch.arange(12).view(4, 3)
     batch = Batch(labels.float().unsqueeze(-1), labels, real)
-    assert runs_of(batch) == [(slice(0, 2), 3), (slice(2, 3), 1)]
-    assert of_run(batch, slice(2, 3), 1).labels.tolist() == [[6]]
-    assert of_run(batch, slice(0, 2), 3).real is None
-    assert runs_of(Batch(batch.inputs, labels)) == []
-    assert runs_of(Batch(batch.inputs, labels, real.flip(0))) == []  # they do not stand by their number
-    assert runs_of(Batch(batch.inputs, labels, real.flip(1))) == []  # padding stands before samples
+    assert equal_widths(batch) == [(slice(0, 2), 3), (slice(2, 3), 1)]
+    assert narrowed(batch, slice(2, 3), 1).labels.tolist() == [[6]]
+    assert narrowed(batch, slice(0, 2), 3).real is None
+    assert equal_widths(Batch(batch.inputs, labels)) == []
+    assert equal_widths(Batch(batch.inputs, labels, real.flip(0))) == []  # they do not stand by their number
+    assert equal_widths(Batch(batch.inputs, labels, real.flip(1))) == []  # padding stands before samples
     parts = [({"w": torch.ones(2, 1)}, torch.ones(2)), ({"w": torch.zeros(1, 1)}, torch.zeros(1))]
-    grads, losses = joined(parts)
+    grads, losses = joined_gradients(parts)
     assert grads["w"].flatten().tolist() == losses.tolist() == [1, 1, 0]
 
 

@@ -27,7 +27,7 @@ class Absent:
     def __exit__(self, *exc: object) -> None:
         self.engine.__exit__(*exc)
 
-    def present(self) -> Collection[int]:
+    def available_clients(self) -> Collection[int]:
         return set(range(self.clients)) - set(self.away.get(self.round + 1, ()))
 
     def counted(self, round: int, clients: Sequence[int]) -> None:

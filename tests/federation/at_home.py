@@ -1,4 +1,4 @@
-"""A federation without a network: every client is a `Home`, and only bytes go to it and come back."""
+"""A federation without a network: every client is a `ClientService`, and only bytes go to it and come back."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import torch
 from torso.config import Config
 from torso.data.images import Images
 from torso.data.inputs import known
-from torso.federation.home import Home
-from torso.federation.letters import Letter, Question
-from torso.federation.links import Silence
+from torso.federation.home import ClientService
+from torso.federation.letters import Request, RequestHeader
+from torso.federation.links import MissingAnswer
 from torso.federation.site_data import SiteData
 from torso.runs.job import Simulation, simulate
 
 CPU = torch.device("cpu")
-Lost = Callable[[str, Question], str]
+Lost = Callable[[str, RequestHeader], str]
 """(client, what it is asked) → "" or where the letter is lost: on the way there, or the reply on its way back."""
 
 
 class Wire:
     """`lost` says which letters do not arrive, `absent` who is not there at the moment."""
 
-    def __init__(self, homes: Mapping[str, Home], lost: Lost = lambda *_: "") -> None:
+    def __init__(self, homes: Mapping[str, ClientService], lost: Lost = lambda *_: "") -> None:
         self.homes, self.lost = dict(homes), lost
         self.absent: set[str] = set()
-        self.asked: list[tuple[str, Question]] = []
+        self.asked: list[tuple[str, RequestHeader]] = []
         self.sent = self.received = 0
 
     def __enter__(self) -> Self:
@@ -39,17 +39,17 @@ class Wire:
     def there(self) -> dict[int, str]:
         return {node: name for node, name in enumerate(self.homes, start=100) if name not in self.absent}
 
-    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Silence]]:
+    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | MissingAnswer]]:
         there = self.there()
         for node, data in reversed(messages.items()):  # replies come in any order
-            name, question = there[node], Letter.decode(data).question
-            self.asked.append((name, question))
-            where = self.lost(name, question)
+            name, header = there[node], Request.decode(data).header
+            self.asked.append((name, header))
+            where = self.lost(name, header)
             if where != "there":
                 self.sent += len(data)
                 answer = self.homes[name].answer(data)
                 self.received += len(answer)
-            yield node, Silence(f"lost {where}") if where else answer
+            yield node, MissingAnswer(f"lost {where}") if where else answer
 
 
 def site_data(task: Simulation, client: int) -> SiteData:
@@ -62,10 +62,10 @@ def site_data(task: Simulation, client: int) -> SiteData:
     return SiteData(*parts, classes, known(task.federation.input), task.federation.augment, task.federation.name)
 
 
-def homes_of(config: Config, folder: Path) -> dict[str, Home]:
+def homes_of(config: Config, folder: Path) -> dict[str, ClientService]:
     """The clients of a simulated run, each at home."""
     task = simulate(config)
     return {
-        name: Home(name, site_data(task, client), folder / name, CPU, say=lambda _: None)
+        name: ClientService(name, site_data(task, client), folder / name, CPU, say=lambda _: None)
         for client, name in ((k, f"client-{k}") for k in range(task.roster.clients))
     }

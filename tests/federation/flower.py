@@ -19,7 +19,7 @@ from tests.federation.wire import free_port, until
 from torso import Config
 from torso.federation.flower.control import admit, admitted
 from torso.federation.flower.server import FlowerServerLink
-from torso.federation.folder import ClientPlace, ServerPlace, init
+from torso.federation.folder import ClientFolder, ServerFolder, init
 from torso.federation.keys import make_key
 from torso.federation.run import run_federation
 from torso.federation.split import split
@@ -87,7 +87,7 @@ class Running:
     """A federation that runs."""
 
     folder: Path
-    place: ServerPlace
+    place: ServerFolder
     config: Config  # as `split` has written it
     server: Process
     clients: dict[str, Process]
@@ -109,10 +109,10 @@ def join(folder: Path, name: str, data: Path) -> Process:
     return Process(list(map(str, words)), folder / f"{name}.log")
 
 
-def machine(folder: Path, place: ServerPlace, name: str) -> ClientPlace:
+def machine(folder: Path, place: ServerFolder, name: str) -> ClientFolder:
     """A client's machine: a copy of the folder `client`, and a key that is admitted."""
     shutil.copytree(place.path / "client", folder / "machines" / name)
-    there = ClientPlace.open(folder / "machines" / name)
+    there = ClientFolder.open(folder / "machines" / name)
     admit(place, make_key(there, name), name)
     return there
 

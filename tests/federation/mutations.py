@@ -13,8 +13,8 @@ from typing import Any
 from tests.federation.at_home import Wire, homes_of
 from tests.runs.samples import tiny
 
-from torso.federation.home import Home
-from torso.federation.letters import Letter
+from torso.federation.home import ClientService
+from torso.federation.letters import Request
 from torso.federation.run import run_federation
 
 DTYPES = ("F32", "F64", "F16", "BF16", "I64", "U8", "BOOL", "F8_E4M3", "F4", "C64", "X", "", None, 7)
@@ -27,14 +27,14 @@ MANY = 120_000  # more than a record may have, seldom: it takes a second
 class Recorded(Wire):
     """Keeps the first letter of each kind, and what was replied."""
 
-    def __init__(self, homes: Mapping[str, Home]) -> None:
+    def __init__(self, homes: Mapping[str, ClientService]) -> None:
         super().__init__(homes)
         self.requests: dict[str, bytes] = {}
         self.replies: dict[str, bytes] = {}
 
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Any:
         for node, answer in super().exchange(messages, seconds):
-            kind = Letter.decode(messages[node]).question.kind
+            kind = Request.decode(messages[node]).header.kind
             self.requests.setdefault(kind, messages[node])
             if isinstance(answer, bytes):
                 self.replies.setdefault(kind, answer)

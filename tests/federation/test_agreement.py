@@ -15,7 +15,7 @@ from torso import RequestError, __version__
 from torso.config import DataConfig
 from torso.data.images import Images, Samples, statistics
 from torso.data.inputs import Floats, Input, Known, Pixels, Tokens, known
-from torso.data.naming import by_name
+from torso.data.naming import in_natural_order
 from torso.federation.agreement import Agreement, agree, joined_later, server_federation, site_federation
 from torso.federation.description import Description, by_class_name
 from torso.federation.site_data import SiteData
@@ -87,7 +87,7 @@ def test_the_order_of_arrival_does_not_matter(found: list[Told], order: random.R
         return
     assert same(agree(shuffled, OPTIONS), agreement)
     accepted = {one.name: (one, sums) for one, sums in found if one.name in agreement.names}
-    assert list(agreement.names) == by_name(accepted)
+    assert list(agreement.names) == in_natural_order(accepted)
     assert set(agreement.names) | agreement.refused.keys() == {one.name for one, _ in found}
     assert not set(agreement.names) & agreement.refused.keys()
     assert list(agreement.classes) == by_class_name(name for one, _ in accepted.values() for name in one.classes)

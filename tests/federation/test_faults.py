@@ -19,11 +19,11 @@ from tests.runs.samples import tiny
 import torso
 from torso import Config
 from torso.data.images import Images
-from torso.errors import PlaceLost
-from torso.federation.home import Home
-from torso.federation.letters import Question
+from torso.errors import NoWorkerLeft
+from torso.federation.home import ClientService
+from torso.federation.letters import RequestHeader
 from torso.federation.run import run_federation
-from torso.federation.versions import Versions
+from torso.federation.versions import ClientStateFiles
 from torso.measure import Accuracy
 from torso.runs.events import Listener
 from torso.runs.job import simulate
@@ -57,9 +57,9 @@ def test_a_letter_that_is_lost_makes_its_client_absent(method: str, tmp_path: Pa
     """On the way there, or the reply on its way back: then what the client has learned does not count, neither on the
     server nor at home."""
 
-    def lost(name: str, question: Question) -> str:
+    def lost(name: str, header: RequestHeader) -> str:
         client = int(name.removeprefix("client-"))
-        return SILENT.get(question.round, {}).get(client, "") if question.kind == "told" else ""
+        return SILENT.get(header.round, {}).get(client, "") if header.kind == "told" else ""
 
     config = config_of(method)
     silent = {round: set(clients) for round, clients in SILENT.items()}
@@ -134,8 +134,8 @@ def test_what_a_client_holds_survives_its_restart(method: str, tmp_path: Path) -
 def test_a_round_that_too_few_answer_is_played_again(tmp_path: Path) -> None:
     tries: list[str] = []
 
-    def lost(name: str, question: Question) -> str:
-        if question.kind != "told" or question.round != 2 or name == "client-0":
+    def lost(name: str, header: RequestHeader) -> str:
+        if header.kind != "told" or header.round != 2 or name == "client-0":
             return ""
         tries.append(name)
         return "back" if tries.count(name) < 3 else ""
@@ -158,7 +158,7 @@ def test_without_enough_clients_the_run_waits_and_can_be_resumed(tmp_path: Path)
             wire.absent = {"client-1", "client-2", "client-4"} if round.round == 2 else set()
 
     with pytest.raises(
-        PlaceLost, match=r"2 clients are there and train.min_clients = 3.*torso federation run .*--resume"
+        NoWorkerLeft, match=r"2 clients are there and train.min_clients = 3.*torso federation run .*--resume"
     ):
         federated(config, wire, tmp_path / "real", listener=Leave())
     wire.absent = set()
@@ -168,9 +168,9 @@ def test_without_enough_clients_the_run_waits_and_can_be_resumed(tmp_path: Path)
 
 def test_a_client_whose_disk_is_full_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = {(2, "client-3"), (3, "client-3")}
-    write = Versions.save
+    write = ClientStateFiles.save
 
-    def save(self: Versions, round: int, state: Any) -> None:
+    def save(self: ClientStateFiles, round: int, state: Any) -> None:
         if (round, self.folder.parts[-3]) in full:
             from torso.federation import versions
 
@@ -182,7 +182,7 @@ def test_a_client_whose_disk_is_full_is_absent(tmp_path: Path, monkeypatch: pyte
                 write(self, round, state)
         write(self, round, state)
 
-    monkeypatch.setattr(Versions, "save", save)
+    monkeypatch.setattr(ClientStateFiles, "save", save)
     printed: list[str] = []
     config = config_of("fedrep")
     simulated = torso.run(config, tmp_path / "simulated", engine=absent({2: {3}, 3: {3}}))
@@ -206,7 +206,7 @@ def test_who_comes_later_gets_what_a_newcomer_gets(tmp_path: Path) -> None:
     class Come(Listener):
         def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
             if round.round == 2:
-                home = Home("late", late, tmp_path / "homes" / "late", CPU, say=lambda _: None)
+                home = ClientService("late", late, tmp_path / "homes" / "late", CPU, say=lambda _: None)
                 wire.homes["late"] = home
 
     federated(config, wire, tmp_path / "real", listener=Come())
@@ -214,7 +214,7 @@ def test_who_comes_later_gets_what_a_newcomer_gets(tmp_path: Path) -> None:
     (path,) = (tmp_path / "homes" / "late" / "models").glob("*.safetensors")
     wanted = simulated.newcomer(late.train.samples, late.train.labels)
     assert sha256(load_file(path)) == sha256(wanted.contents())
-    told = [question.kind for name, question in wire.asked if name == "late"]
+    told = [header.kind for name, header in wire.asked if name == "late"]
     assert told == ["who", "agree", "finish"]
 
 
@@ -226,9 +226,9 @@ def test_who_comes_later_does_not_stand_in_for_one_who_trains(tmp_path: Path) ->
     class TakeTurns(Listener):
         def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
             wire.absent = {"client-1", "client-2", "client-4"}
-            wire.homes["late"] = Home("late", late, tmp_path / "homes" / "late", CPU, say=lambda _: None)
+            wire.homes["late"] = ClientService("late", late, tmp_path / "homes" / "late", CPU, say=lambda _: None)
 
-    with pytest.raises(PlaceLost, match=r"2 clients are there and train.min_clients = 3"):
+    with pytest.raises(NoWorkerLeft, match=r"2 clients are there and train.min_clients = 3"):
         federated(config, wire, tmp_path / "real", listener=TakeTurns())
 
 
@@ -241,7 +241,9 @@ def test_who_comes_back_with_other_data_is_refused(tmp_path: Path) -> None:
     class Swap(Listener):
         def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
             wire.absent = {"client-1"} if round.round == 1 else set()
-            wire.homes["client-1"] = Home("client-1", other, tmp_path / "homes" / "client-1", CPU, say=printed.append)
+            wire.homes["client-1"] = ClientService(
+                "client-1", other, tmp_path / "homes" / "client-1", CPU, say=printed.append
+            )
 
     real = run_federation(config, wire, tmp_path / "real", say=printed.append, listener=Swap())
     assert real.ok

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import torso
 from torso import Config
 from torso.cli import app
-from torso.errors import PlaceLost
+from torso.errors import NoWorkerLeft
 from torso.federation.flower.control import traffic
 from torso.measure import Accuracy
 from torso.nets import Tensors
@@ -208,7 +208,7 @@ def test_a_server_that_is_killed_in_mid_round(federation: Running, tmp_path: Pat
         still.child.send_signal(signal.SIGCONT)
 
     config = federation.config.but("method.name=ditto", *ROUNDS, *PATIENT)
-    with pytest.raises(PlaceLost, match=r"stopped after round 1 of 3, with a checkpoint.*--resume"):
+    with pytest.raises(NoWorkerLeft, match=r"stopped after round 1 of 3, with a checkpoint.*--resume"):
         federation.run(config, tmp_path / "real", listener=Freeze([still], 1, strike))
     federation.server.start()
     federation.server.wait_for("TLS and authentication of clients are on", 2)

@@ -15,12 +15,12 @@ import pytest
 
 from torso import Config, RequestError
 from torso.federation import certificates, folder
-from torso.federation.folder import ClientPlace, ServerPlace, init
+from torso.federation.folder import ClientFolder, ServerFolder, init
 from torso.federation.keys import check_name, fingerprint, make_key, own_key, public_key
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> ServerPlace:
+def place(tmp_path: Path) -> ServerFolder:
     return init(tmp_path / "fed", "server.example.org", 9123, ["192.0.2.7"])
 
 
@@ -28,7 +28,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_what_lies_in_it(place: ServerPlace) -> None:
+def test_what_lies_in_it(place: ServerFolder) -> None:
     found = {str(path.relative_to(place.path)) for path in place.path.rglob("*") if path.is_file()}
     assert found == {
         *("README.md", "config.toml", "certificates.sh", "client/federation.toml", "client/ca.crt"),
@@ -42,7 +42,7 @@ def test_what_lies_in_it(place: ServerPlace) -> None:
     assert not [path for path in place.path.parent.iterdir() if path != place.path], "nothing is left beside it"
 
 
-def test_the_default_config_is_one(place: ServerPlace) -> None:
+def test_the_default_config_is_one(place: ServerFolder) -> None:
     assert Config.load(place.path / "config.toml").method.name == "fedbabu"
 
 
@@ -53,7 +53,7 @@ def test_a_given_config_is_copied(tmp_path: Path) -> None:
     assert place.settings.listen == "127.0.0.1"
 
 
-def test_readme_names_every_command(place: ServerPlace) -> None:
+def test_readme_names_every_command(place: ServerFolder) -> None:
     text = (place.path / "README.md").read_text()
     for command in ("serve", "key", "admit", "join", "run", "status", "models", "revoke"):
         assert f"torso federation {command} " in text
@@ -61,20 +61,20 @@ def test_readme_names_every_command(place: ServerPlace) -> None:
     assert "server.example.org:9123" in text
 
 
-def test_client_place_is_a_copy_anywhere(place: ServerPlace, tmp_path: Path) -> None:
+def test_client_place_is_a_copy_anywhere(place: ServerFolder, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere"
     shutil.copytree(place.path / "client", copy)
-    assert ClientPlace.open(copy).settings == ClientPlace.open(place.path).settings
-    assert ClientPlace.open(place.path / "client").ca == place.ca
+    assert ClientFolder.open(copy).settings == ClientFolder.open(place.path).settings
+    assert ClientFolder.open(place.path / "client").ca == place.ca
 
 
-def test_the_certificates_fit(place: ServerPlace) -> None:
+def test_the_certificates_fit(place: ServerFolder) -> None:
     place.check_certificates()
     context = ssl.create_default_context(cafile=str(place.ca))
     context.load_cert_chain(place.certificate, place.key)
 
 
-def test_the_script_makes_certificates_that_fit(place: ServerPlace) -> None:
+def test_the_script_makes_certificates_that_fit(place: ServerFolder) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     before = {path: path.read_bytes() for path in (place.ca, place.certificate, place.key)}
@@ -94,13 +94,13 @@ def test_the_script_makes_certificates_that_fit(place: ServerPlace) -> None:
     assert verified.returncode == 0, verified.stderr
 
 
-def test_a_key_of_another_certificate_is_refused(place: ServerPlace) -> None:
+def test_a_key_of_another_certificate_is_refused(place: ServerFolder) -> None:
     place.key.write_bytes(certificates.make(["x"]).key)
     with pytest.raises(RequestError, match=r"server\.key.*does not fit.*server\.crt"):
         place.check_certificates()
 
 
-def test_a_certificate_that_has_expired_is_refused(place: ServerPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_that_has_expired_is_refused(place: ServerFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     class Later(datetime):
         @classmethod
         def now(cls, tz: object = None) -> Later:
@@ -111,7 +111,7 @@ def test_a_certificate_that_has_expired_is_refused(place: ServerPlace, monkeypat
         place.check_certificates()
 
 
-def test_a_certificate_for_another_name_is_refused(place: ServerPlace) -> None:
+def test_a_certificate_for_another_name_is_refused(place: ServerFolder) -> None:
     made = certificates.make(["other.example.org"])
     place.certificate.write_bytes(made.certificate)
     place.key.write_bytes(made.key)
@@ -119,7 +119,7 @@ def test_a_certificate_for_another_name_is_refused(place: ServerPlace) -> None:
         place.check_certificates()
 
 
-def test_what_is_no_certificate_is_refused(place: ServerPlace) -> None:
+def test_what_is_no_certificate_is_refused(place: ServerFolder) -> None:
     place.certificate.write_text("hello")
     with pytest.raises(RequestError, match=r"server\.crt' is no certificate in PEM"):
         place.check_certificates()
@@ -128,12 +128,12 @@ def test_what_is_no_certificate_is_refused(place: ServerPlace) -> None:
 def test_insecure_has_no_certificates(tmp_path: Path) -> None:
     place = init(tmp_path / "fed", "127.0.0.1", insecure=True)
     assert place.insecure
-    assert ClientPlace.open(place.path).insecure
+    assert ClientFolder.open(place.path).insecure
     assert not list(place.path.rglob("*.crt"))
     place.check_certificates()
 
 
-def test_nothing_is_overwritten(place: ServerPlace) -> None:
+def test_nothing_is_overwritten(place: ServerFolder) -> None:
     secret = place.secret
     with pytest.raises(RequestError, match="exists already"):
         init(place.path, "127.0.0.1")
@@ -174,35 +174,35 @@ def test_ports_that_are_none(tmp_path: Path, port: int) -> None:
         ("format = = 1", r"federation\.toml' cannot be read as TOML"),
     ],
 )
-def test_wrong_settings_are_named(place: ServerPlace, text: str, reason: str) -> None:
+def test_wrong_settings_are_named(place: ServerFolder, text: str, reason: str) -> None:
     (place.path / "client" / "federation.toml").write_text(text)
-    for opening in (ClientPlace.open, ServerPlace.open):
+    for opening in (ClientFolder.open, ServerFolder.open):
         with pytest.raises(RequestError, match=reason):
             opening(place.path)
 
 
-def test_both_sides_say_the_same_about_security(place: ServerPlace) -> None:
+def test_both_sides_say_the_same_about_security(place: ServerFolder) -> None:
     path = place.private / "server.toml"
     path.write_text(path.read_text().replace("insecure = false", "insecure = true"))
     with pytest.raises(RequestError, match="Expected: the same in both"):
-        ServerPlace.open(place.path)
+        ServerFolder.open(place.path)
 
 
 def test_what_is_no_federation(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="is no federation"):
-        ServerPlace.open(tmp_path)
+        ServerFolder.open(tmp_path)
     with pytest.raises(RequestError, match="is no client's folder"):
-        ClientPlace.open(tmp_path)
+        ClientFolder.open(tmp_path)
 
 
-def test_a_missing_ca_is_named(place: ServerPlace) -> None:
+def test_a_missing_ca_is_named(place: ServerFolder) -> None:
     place.ca.unlink()
     with pytest.raises(RequestError, match=r"ca\.crt' is missing"):
-        ClientPlace.open(place.path)
+        ClientFolder.open(place.path)
 
 
-def test_a_key_is_made_once(place: ServerPlace) -> None:
-    client = ClientPlace.open(place.path)
+def test_a_key_is_made_once(place: ServerFolder) -> None:
+    client = ClientFolder.open(place.path)
     public = make_key(client, "clinic-3")
     assert public == client.path / "keys" / "clinic-3.pub"
     assert mode(own_key(client, "clinic-3")) == 0o600
@@ -213,8 +213,8 @@ def test_a_key_is_made_once(place: ServerPlace) -> None:
     assert own_key(client, "clinic-3").read_bytes() == before
 
 
-def test_fingerprint_is_that_of_ssh_keygen(place: ServerPlace) -> None:
-    public = make_key(ClientPlace.open(place.path), "a")
+def test_fingerprint_is_that_of_ssh_keygen(place: ServerFolder) -> None:
+    public = make_key(ClientFolder.open(place.path), "a")
     if shutil.which("ssh-keygen") is None:
         pytest.skip("ssh-keygen is not installed")
     shown = subprocess.run(["ssh-keygen", "-lf", str(public)], capture_output=True, text=True, check=True).stdout
@@ -239,8 +239,8 @@ def test_names_that_are_some() -> None:
         assert check_name(name) == name
 
 
-def test_a_private_key_is_not_sent_anywhere(place: ServerPlace) -> None:
-    client = ClientPlace.open(place.path)
+def test_a_private_key_is_not_sent_anywhere(place: ServerFolder) -> None:
+    client = ClientFolder.open(place.path)
     make_key(client, "a")
     with pytest.raises(RequestError, match="is a private key: it never leaves its machine"):
         public_key(own_key(client, "a"))
@@ -254,12 +254,12 @@ def test_what_is_no_public_key(tmp_path: Path) -> None:
             public_key(path)
 
 
-def test_no_key_no_join(place: ServerPlace) -> None:
+def test_no_key_no_join(place: ServerFolder) -> None:
     with pytest.raises(RequestError, match=r"has no key for 'b'.*torso federation key"):
-        own_key(ClientPlace.open(place.path), "b")
+        own_key(ClientFolder.open(place.path), "b")
 
 
-def test_settings_are_plain_toml(place: ServerPlace) -> None:
+def test_settings_are_plain_toml(place: ServerFolder) -> None:
     tree = tomllib.loads((place.path / "client" / "federation.toml").read_text())
     assert tree == {"format": 1, "insecure": False, "server": "server.example.org:9123"}
 

@@ -19,8 +19,8 @@ from tests.federation.mutations import Recorded, mutated, recorded
 
 from torso.errors import RequestError
 from torso.federation.description import Description
-from torso.federation.flower.hello import _beginning, standing_of
-from torso.federation.letters import Letter, Reply, Unreadable, reply_of
+from torso.federation.flower.hello import _beginning, parse_key_status
+from torso.federation.letters import Reply, Request, Unreadable, parse_reply
 
 few = settings(max_examples=60, deadline=None)
 
@@ -34,7 +34,7 @@ def wire(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 @given(rng=st.randoms(use_true_random=False), data=st.data())
 def test_a_mutated_letter_or_reply_is_refused_or_used(wire: Recorded, rng: Random, data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(sorted(wire.requests)))
-    for message, decode in ((wire.requests[kind], Letter.decode), (wire.replies[kind], Reply.decode)):
+    for message, decode in ((wire.requests[kind], Request.decode), (wire.replies[kind], Reply.decode)):
         with suppress(RequestError):
             decode(mutated(message, rng)[1])
 
@@ -43,7 +43,7 @@ def test_a_mutated_letter_or_reply_is_refused_or_used(wire: Recorded, rng: Rando
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused(data: bytes) -> None:
     for text in (data, struct.pack("<Q", len(data)) + data):
-        found = reply_of(text)
+        found = parse_reply(text)
         assert isinstance(found, Unreadable)
         assert found.startswith(f"a message of {len(text)} bytes cannot be read: ")
 
@@ -94,7 +94,7 @@ def test_a_million_wrong_entries_are_one_error() -> None:
 
 
 def test_a_description_with_a_million_wrong_classes_is_one_error(wire: Recorded) -> None:
-    told = json.loads(Reply.decode(wire.replies["who"]).said.description)
+    told = json.loads(Reply.decode(wire.replies["who"]).header.description)
     with pytest.raises(RequestError, match=r"^its words: classes.0 = 1 is not accepted"):
         Description.read(json.dumps({**told, "classes": [1] * 50_000}), "its words")
     with pytest.raises(RequestError, match=r"^its words: it has more than 100000 named entries"):
@@ -104,7 +104,7 @@ def test_a_description_with_a_million_wrong_classes_is_one_error(wire: Recorded)
 @pytest.mark.parametrize("answer", [b"", b"{", b"[]", b'{"state": 1}', b"\xff", b"[" * 10**5, b'{"state": "\\ud800"}'])
 def test_what_is_no_standing_is_refused(answer: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        standing_of(answer)
+        parse_key_status(answer)
 
 
 def test_an_answer_is_read_as_far_as_a_server_would_speak_and_not_unpacked() -> None:

@@ -104,7 +104,7 @@ def test_a_round_whose_uploads_are_all_broken_is_noise_alone(tmp_path: Path) -> 
     assert run_federation(diverges, wire, tmp_path / "run", say=lambda _: None).ok
     (line,) = history_of(tmp_path / "run")
     assert (line["participants"], line["missing"]) == ([], list(range(10)))
-    assert [question.kind for _, question in wire.asked].count("told") == 10
+    assert [header.kind for _, header in wire.asked].count("told") == 10
     job, end = simulate(diverges), last_tensors(tmp_path / "run")
     moved = {name for name in job.model if not torch.equal(end[f"model/{name}"], job.model[name])}
     assert moved == job.plan[0].travels

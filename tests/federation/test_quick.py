@@ -22,7 +22,7 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.nodestate import NodeStateFactory
 
 from torso.federation.flower import quick
-from torso.federation.flower.client import Patient
+from torso.federation.flower.client import RetryingRuntime
 from torso.federation.flower.payload import KIND, pack
 
 PATIENCE = 120.0
@@ -50,7 +50,7 @@ def test_naps(monkeypatch: pytest.MonkeyPatch) -> None:
             clock[0] += seconds
 
     monkeypatch.setattr(quick, "time", Time)
-    naps = quick.Naps()
+    naps = quick.ShorterSleeps()
     assert naps.strftime() == "as before"
     for _ in range(300):
         naps.sleep(3)
@@ -141,7 +141,7 @@ def test_a_message_that_is_stored_a_moment_after_its_task_is_waited_for(late: in
             there = late is not None and len(asked) > late
             return PullAppMessagesResponse(messages_list=[ProtoMessage()] if there else [])
 
-    found = Patient(Api(), seconds=0.2 if late is None else PATIENCE).PullMessages("the request")
+    found = RetryingRuntime(Api(), seconds=0.2 if late is None else PATIENCE).PullMessages("the request")
     assert len(found.messages_list) == (late is not None)
     assert asked == ["the request"] * (len(asked) if late is None else late + 1)
-    assert Patient(Api()).other == "as before"
+    assert RetryingRuntime(Api()).other == "as before"

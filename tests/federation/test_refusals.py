@@ -20,9 +20,9 @@ from torso import Config, RequestError
 from torso.data.images import Images
 from torso.data.inputs import Pixels
 from torso.federation.description import Description
-from torso.federation.home import Home
-from torso.federation.letters import Letter, Question, Reply, Said
-from torso.federation.links import Silence
+from torso.federation.home import ClientService
+from torso.federation.letters import Reply, ReplyHeader, Request, RequestHeader
+from torso.federation.links import MissingAnswer
 from torso.federation.run import for_federation, run_federation
 from torso.federation.site_data import SiteData
 from torso.runs.events import Listener
@@ -42,8 +42,8 @@ def config_of(method: str = "fedavg", *sets: str) -> Config:
     return tiny(method, *SETS, "run.engine=one-by-one", *sets)
 
 
-def extra(folder: Path, data: SiteData, printed: list[str], name: str = "other") -> Home:
-    return Home(name, data, folder / name, CPU, printed.append)
+def extra(folder: Path, data: SiteData, printed: list[str], name: str = "other") -> ClientService:
+    return ClientService(name, data, folder / name, CPU, printed.append)
 
 
 def other_shape(data: SiteData) -> SiteData:
@@ -55,11 +55,13 @@ def one_sample(data: SiteData) -> SiteData:
     return replace(data, train=data.train.take(np.arange(1)))
 
 
-class OldHome(Home):
-    def _describe(self, letter: Letter) -> Reply:
-        reply = super()._describe(letter)
-        told = Description.model_validate_json(reply.said.description)
-        return Reply(Said(kind="described", description=told.model_copy(update={"torso": "0.0.1"}).model_dump_json()))
+class OldHome(ClientService):
+    def _describe(self, request: Request) -> Reply:
+        reply = super()._describe(request)
+        told = Description.model_validate_json(reply.header.description)
+        return Reply(
+            ReplyHeader(kind="described", description=told.model_copy(update={"torso": "0.0.1"}).model_dump_json())
+        )
 
 
 @pytest.mark.parametrize(
@@ -123,15 +125,15 @@ def one_more(reply: Reply) -> Reply:
 
 
 def another_client(reply: Reply) -> Reply:
-    assert reply.said.numbers is not None
-    numbers = reply.said.numbers.model_copy(update={"client": 3})
-    return replace(reply, said=reply.said.model_copy(update={"numbers": numbers}))
+    assert reply.header.numbers is not None
+    numbers = reply.header.numbers.model_copy(update={"client": 3})
+    return replace(reply, header=reply.header.model_copy(update={"numbers": numbers}))
 
 
 def more_samples(reply: Reply) -> Reply:
-    assert reply.said.numbers is not None
-    numbers = reply.said.numbers.model_copy(update={"samples": 10**9})
-    return replace(reply, said=reply.said.model_copy(update={"numbers": numbers}))
+    assert reply.header.numbers is not None
+    numbers = reply.header.numbers.model_copy(update={"samples": 10**9})
+    return replace(reply, header=reply.header.model_copy(update={"numbers": numbers}))
 
 
 @pytest.mark.parametrize(
@@ -141,17 +143,17 @@ def more_samples(reply: Reply) -> Reply:
         (one_more, "model/extra is torch.float32 [3]. Expected: not there"),
         (another_client, "client 3"),
         (more_samples, "1000000000 samples. Expected: round 1, client 1"),
-        (lambda reply: Reply(Said(kind="sums")), "it said 'sums'"),
+        (lambda reply: Reply(ReplyHeader(kind="sums")), "it said 'sums'"),
         (None, "cannot be read"),
     ],
 )
 def test_a_reply_that_does_not_fit_is_not_used(
     change: Callable[[Reply], Reply] | None, reason: str, tmp_path: Path
 ) -> None:
-    class Odd(Home):
+    class Odd(ClientService):
         def answer(self, data: bytes) -> bytes:
             answer = super().answer(data)
-            if Letter.decode(data).question.kind != "told":
+            if Request.decode(data).header.kind != "told":
                 return answer
             return answer[: len(answer) // 2] if change is None else change(Reply.decode(answer)).encode()
 
@@ -167,10 +169,10 @@ def test_a_reply_that_does_not_fit_is_not_used(
     assert any("client-1" in text and reason in text for text in printed), printed
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"\xff" * 100, Letter(Question(kind="told", run="0" * 32)).encode()])
+@pytest.mark.parametrize("data", [b"", b"x", b"\xff" * 100, Request(RequestHeader(kind="told", run="0" * 32)).encode()])
 def test_a_letter_that_cannot_be_read_ends_no_client(data: bytes, tmp_path: Path) -> None:
     (home, *_) = homes_of(config_of(), tmp_path).values()
-    assert Reply.decode(home.answer(data)).said.kind == "failed"
+    assert Reply.decode(home.answer(data)).header.kind == "failed"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_bytes_that_travel_are_those_that_are_counted(method: str, tmp_path: Pat
     exchange = wire.exchange
 
     def counted(messages: Any, seconds: float) -> Any:
-        sizes = {node: len(data) for node, data in messages.items() if Letter.decode(data).question.kind == "told"}
+        sizes = {node: len(data) for node, data in messages.items() if Request.decode(data).header.kind == "told"}
         for node, answer in exchange(messages, seconds):
             if node in sizes:
                 told["down"] += sizes[node]
@@ -231,7 +233,9 @@ def test_nothing_that_a_client_keeps_is_sent(tmp_path: Path) -> None:
     left: list[Reply] = []
 
     class Watched(Wire):
-        def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Silence]]:
+        def exchange(
+            self, messages: Mapping[int, bytes], seconds: float
+        ) -> Iterator[tuple[int, bytes | MissingAnswer]]:
             for node, answer in super().exchange(messages, seconds):
                 assert isinstance(answer, bytes)
                 left.append(Reply.decode(answer))
@@ -241,4 +245,4 @@ def test_nothing_that_a_client_keeps_is_sent(tmp_path: Path) -> None:
     (stage,) = simulate(config).plan
     body = {f"model/{name}" for name in stage.net.parts["body"]}
     assert {name for reply in left for name in reply.tensors} == {"count", "total", "squares"} | body
-    assert {name for reply in left for name in reply.said.values} == {"initial", "personalized"}
+    assert {name for reply in left for name in reply.header.values} == {"initial", "personalized"}

@@ -20,12 +20,12 @@ import torso
 from torso import Config
 from torso.data import Roster
 from torso.errors import RequestError
-from torso.federation.home import Home
-from torso.federation.letters import Letter, Question, Reply, Said
-from torso.federation.links import Silence
+from torso.federation.home import ClientService
+from torso.federation.letters import Reply, ReplyHeader, Request, RequestHeader
+from torso.federation.links import MissingAnswer
 from torso.federation.run import for_federation, run_federation
 from torso.federation.secure.contents import RoundContents, scale_of
-from torso.federation.secure.notes import Sealed
+from torso.federation.secure.notes import SumReply
 from torso.nets import Tensors
 from torso.runs.job import Job, prepare, simulate
 from torso.runs.messages import Message, MessageNumbers
@@ -47,21 +47,21 @@ class Heard:
 
     out: Path
     result: torso.Result
-    replies: list[tuple[Question, Reply]]
+    replies: list[tuple[RequestHeader, Reply]]
     printed: list[str] = field(default_factory=list)
 
 
 class Listening(Wire):
     """Keeps what the server hears."""
 
-    def __init__(self, homes: Mapping[str, Home], **more: object) -> None:
+    def __init__(self, homes: Mapping[str, ClientService], **more: object) -> None:
         super().__init__(homes, **more)  # type: ignore[arg-type]
-        self.replies: list[tuple[Question, Reply]] = []
+        self.replies: list[tuple[RequestHeader, Reply]] = []
 
-    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Silence]]:
+    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | MissingAnswer]]:
         for node, answer in super().exchange(messages, seconds):
             if isinstance(answer, bytes):
-                self.replies.append((Letter.decode(messages[node]).question, Reply.decode(answer)))
+                self.replies.append((Request.decode(messages[node]).header, Reply.decode(answer)))
             yield node, answer
 
 
@@ -115,11 +115,11 @@ def test_the_model_is_that_of_the_plain_mean_up_to_rounding(babu: tuple[Path, He
 def test_nothing_of_a_single_client_is_in_the_open(babu: tuple[Path, Heard]) -> None:
     """But its accuracies, which are asked for one by one in any federation."""
     _, heard = babu
-    in_round = [reply for question, reply in heard.replies if question.sealing is not None]
-    assert [reply.said.kind for reply in in_round] == ["keys"] * 4 + ["shares"] * 4 + ["masked"] * 4 + ["shares"] * 4
-    assert not any(reply.said.kind in ("sent", "sums") for _, reply in heard.replies)
+    in_round = [reply for header, reply in heard.replies if header.sealing is not None]
+    assert [reply.header.kind for reply in in_round] == ["keys"] * 4 + ["shares"] * 4 + ["masked"] * 4 + ["shares"] * 4
+    assert not any(reply.header.kind in ("sent", "sums") for _, reply in heard.replies)
     for reply in in_round:
-        assert reply.said.numbers is None, "no loss, no samples"
+        assert reply.header.numbers is None, "no loss, no samples"
         assert reply.tensors.keys() <= {"vector"}
     for vector in (reply.tensors["vector"] for reply in in_round if reply.tensors):
         plain = ((vector >= 0) & (vector <= 1 << 22)).float().mean()  # what an unmasked number would be
@@ -141,9 +141,9 @@ def test_fedncm_has_the_sums_and_nobodys_class_counts(tmp_path: Path) -> None:
     torso.run(tiny("fedncm", *SETS, "run.features=off"), tmp_path / "simulated")
     heard = secured("fedncm", tmp_path)
     assert_close(moved("fedncm", heard.out)[0], moved("fedncm", tmp_path / "simulated")[0], 1e-4)
-    sums = [reply for question, reply in heard.replies if question.kind == "sums"]
+    sums = [reply for header, reply in heard.replies if header.kind == "sums"]
     assert len(sums) == 4
-    assert {(reply.said.kind, *reply.tensors) for reply in sums} == {("masked", "vector")}
+    assert {(reply.header.kind, *reply.tensors) for reply in sums} == {("masked", "vector")}
     (told,) = (text for text in heard.printed if "What this machine sends" in text)
     assert "class sums, masked: the server can open the sum over all clients" in told
 
@@ -154,11 +154,11 @@ def test_a_client_may_leave_at_each_stage_of_a_round(tmp_path: Path) -> None:
     config = tiny("fedavg", *SETS, "train.rounds=4")
     played: list[int] = []
 
-    def lost(name: str, question: Question) -> str:
-        if question.kind == "keys" and name == "client-3":  # once in a round; replies come in reverse
+    def lost(name: str, header: RequestHeader) -> str:
+        if header.kind == "keys" and name == "client-3":  # once in a round; replies come in reverse
             played.append(len(played) + 1)
         kind, client = leaves.get(len(played), ("", 0))
-        return "back" if (question.kind, name) == (kind, f"client-{client}") else ""
+        return "back" if (header.kind, name) == (kind, f"client-{client}") else ""
 
     torso.run(config, tmp_path / "simulated", engine=absent({1: {0}, 2: {1}, 3: {2}}))
     wire = Wire(homes_of(config, tmp_path / "homes"), lost)
@@ -174,8 +174,8 @@ def test_where_too_few_are_left_nothing_is_opened_and_the_round_is_repeated(tmp_
     config = tiny("fedbabu", *SETS)
     first = {"client-0", "client-1"}
 
-    def lost(name: str, question: Question) -> str:
-        if question.kind == "told" and name in first:
+    def lost(name: str, header: RequestHeader) -> str:
+        if header.kind == "told" and name in first:
             first.discard(name)
             return "back"
         return ""
@@ -184,22 +184,24 @@ def test_where_too_few_are_left_nothing_is_opened_and_the_round_is_repeated(tmp_
     assert run_federation(config.but(SECURE), wire, tmp_path / "real", say=lambda _: None, listener=notes).ok
     assert "the secure sum was not opened: 2 clients sent a vector, too few" in notes.heard
     assert any("nobody answered, and train.min_clients = 3: once more" in note for note in notes.heard)
-    asked = [question for _, question in wire.asked if question.kind in ("keys", "unmask")]
-    assert [question.kind for question in asked] == ["keys"] * 8 + ["unmask"] * 4
-    sessions = {question.sealing.session for question in asked if question.sealing}
+    asked = [header for _, header in wire.asked if header.kind in ("keys", "unmask")]
+    assert [header.kind for header in asked] == ["keys"] * 8 + ["unmask"] * 4
+    sessions = {header.sealing.session for header in asked if header.sealing}
     assert len(sessions) == 2, "another attempt, other keys"
 
 
 def test_a_client_without_proper_keys_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     """Its keys are not handed on: the others could not read them, and nobody would know whose they are."""
     config, notes = tiny("fedbabu", *SETS), Notes()
-    garbage = Reply(Said(kind="keys", sealed=Sealed(keys=(b"no key", b"none")))).encode()
+    garbage = Reply(ReplyHeader(kind="keys", sealed=SumReply(keys=(b"no key", b"none")))).encode()
 
     class Careless(Wire):
-        def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Silence]]:
+        def exchange(
+            self, messages: Mapping[int, bytes], seconds: float
+        ) -> Iterator[tuple[int, bytes | MissingAnswer]]:
             for node, answer in super().exchange(messages, seconds):
-                question = Letter.decode(messages[node]).question
-                yield node, garbage if (question.kind, question.client) == ("keys", 2) else answer
+                header = Request.decode(messages[node]).header
+                yield node, garbage if (header.kind, header.client) == ("keys", 2) else answer
 
     wire = Careless(homes_of(config, tmp_path / "homes"))
     assert run_federation(config.but(SECURE), wire, tmp_path / "real", say=lambda _: None, listener=notes).ok
@@ -213,8 +215,8 @@ def test_class_sums_are_asked_once_also_by_a_run_that_was_killed(tmp_path: Path)
     config = tiny("fedncm-ft", *SETS)
     homes = homes_of(config, tmp_path / "homes")
 
-    def dies(name: str, question: Question) -> str:
-        if question.kind == "told":
+    def dies(name: str, header: RequestHeader) -> str:
+        if header.kind == "told":
             raise KeyboardInterrupt
         return ""
 
@@ -222,7 +224,7 @@ def test_class_sums_are_asked_once_also_by_a_run_that_was_killed(tmp_path: Path)
     with pytest.raises(KeyboardInterrupt):
         run_federation(config.but(SECURE), first, tmp_path / "real", say=lambda _: None)
     assert run_federation(config.but(SECURE), second, tmp_path / "real", resume=True, say=lambda _: None).ok
-    asked = [[question.kind for _, question in wire.asked] for wire in (first, second)]
+    asked = [[header.kind for _, header in wire.asked] for wire in (first, second)]
     assert [(kinds.count("sums"), kinds.count("told")) for kinds in asked] == [(4, 1), (0, 4)]
 
 
@@ -233,19 +235,21 @@ def test_a_client_does_not_answer_in_the_open(tmp_path: Path) -> None:
     refused: dict[str, Reply] = {}
 
     class Curious(Wire):
-        def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Silence]]:
+        def exchange(
+            self, messages: Mapping[int, bytes], seconds: float
+        ) -> Iterator[tuple[int, bytes | MissingAnswer]]:
             for data in messages.values():
-                letter = Letter.decode(data)
-                if letter.question.sealing is not None and letter.question.client == 2:
-                    plain = replace(letter, question=letter.question.model_copy(update={"sealing": None}))
-                    refused[letter.question.kind] = Reply.decode(homes["client-2"].answer(plain.encode()))
+                request = Request.decode(data)
+                if request.header.sealing is not None and request.header.client == 2:
+                    plain = replace(request, header=request.header.model_copy(update={"sealing": None}))
+                    refused[request.header.kind] = Reply.decode(homes["client-2"].answer(plain.encode()))
             yield from super().exchange(messages, seconds)
 
     run_federation(config.but(SECURE), Curious(homes), tmp_path / "real", say=lambda _: None)
     assert refused.keys() == {"keys", "shares", "sums", "told", "unmask"}
     for kind, reply in refused.items():
-        assert (reply.said.kind, reply.tensors) == ("failed", {}), kind
-        assert "would have it answer in the open" in reply.said.reason
+        assert (reply.header.kind, reply.tensors) == ("failed", {}), kind
+        assert "would have it answer in the open" in reply.header.reason
 
 
 def test_a_client_that_wants_sums_only_takes_no_part_in_other_runs(tmp_path: Path) -> None:
@@ -256,7 +260,7 @@ def test_a_client_that_wants_sums_only_takes_no_part_in_other_runs(tmp_path: Pat
     assert any(
         "client-1 is refused: this client takes part in secure sums only (--sums-only)" in line for line in printed
     ), printed
-    assert not any(name == "client-1" and question.kind == "told" for name, question in wire.asked)
+    assert not any(name == "client-1" and header.kind == "told" for name, header in wire.asked)
 
 
 def test_a_run_whose_clients_all_diverge_fails_by_name(tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from tests.federation.test_secure_run import SECURE, SETS, message, roster_of, s
 import torso
 from torso import Config
 from torso.errors import RequestError
-from torso.federation.letters import Question
+from torso.federation.letters import RequestHeader
 from torso.federation.run import run_federation
 from torso.federation.secure.contents import RoundContents, scale_of
-from torso.federation.secure.vector import CLIPPED, Form, Slot
+from torso.federation.secure.vector import CLIPPED, Slot, VectorLayout
 from torso.nets import Tensors
 from torso.runs.aggregate import Aggregate
 from torso.runs.job import Job, prepare, simulate
@@ -82,8 +82,8 @@ def test_sums_and_means_are_those_in_the_open(method: str, monkeypatch: pytest.M
     assert heard.result.ok
     assert len(masked) == len(plain) == 1
     assert_within(masked[0], plain[0], simulate(config), config.but(SECURE))
-    in_round = [reply for question, reply in heard.replies if question.sealing is not None]
-    assert all(reply.said.numbers is None and reply.tensors.keys() <= {"vector"} for reply in in_round)
+    in_round = [reply for header, reply in heard.replies if header.sealing is not None]
+    assert all(reply.header.numbers is None and reply.tensors.keys() <= {"vector"} for reply in in_round)
     (told,) = (text for text in heard.printed if "What this machine sends" in text)
     assert "all masked: the server can open the sum over the participants, and no part of it" in told
     assert "which tell of its classes" not in told
@@ -95,11 +95,11 @@ def test_clients_may_leave_at_each_stage(monkeypatch: pytest.MonkeyPatch, tmp_pa
     leaves = {1: ("keys", 0), 2: ("shares", 1), 3: ("told", 2), 4: ("unmask", 3)}
     config, played = tiny("fedproto", *SETS, "train.rounds=4", "method.objective.lam=0"), list[int]()
 
-    def lost(name: str, question: Question) -> str:
-        if question.kind == "keys" and name == "client-3":  # once in a round; replies come in reverse
+    def lost(name: str, header: RequestHeader) -> str:
+        if header.kind == "keys" and name == "client-3":  # once in a round; replies come in reverse
             played.append(len(played) + 1)
         kind, client = leaves.get(len(played), ("", 0))
-        return "back" if (question.kind, name) == (kind, f"client-{client}") else ""
+        return "back" if (header.kind, name) == (kind, f"client-{client}") else ""
 
     with listening(monkeypatch) as plain:
         torso.run(config, tmp_path / "simulated", engine=absent({1: {0}, 2: {1}, 3: {2}}))
@@ -159,7 +159,7 @@ def test_clients_that_know_all_weigh_alike() -> None:
 def test_two_digits_by_hand() -> None:
     """L = 256, R = 128: steps of 1/256 between −128 and 128. 1.5 is 129.5·256 = 33152 = 129·256 + 128; 128 is 256·256,
     whose first digit is 256. Their sum is 129.5."""
-    form = Form((Slot("x", (2,), 128.0, digits=2),), bits=8)
+    form = VectorLayout((Slot("x", (2,), 128.0, digits=2),), bits=8)
     assert form.size == 5
     first, second = (
         form.encode({"x": torch.tensor(x, dtype=torch.float64)}, np.random.default_rng(0))

@@ -18,16 +18,16 @@ from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
 from torso.config import SecureConfig
 from torso.errors import RequestError
-from torso.federation.letters import Letter, Question
+from torso.federation.letters import Request, RequestHeader
 from torso.federation.secure.crypto import KeyPair, Vector, agreed_key, mask
-from torso.federation.secure.gathering import Gathering
-from torso.federation.secure.notes import Sealing
-from torso.federation.secure.party import Party
-from torso.federation.secure.terms import Terms
-from torso.federation.secure.vector import CLIPPED, Form, Slot
+from torso.federation.secure.gathering import SumServer
+from torso.federation.secure.notes import SumRequest
+from torso.federation.secure.party import SumClient
+from torso.federation.secure.terms import SharingParameters
+from torso.federation.secure.vector import CLIPPED, Slot, VectorLayout
 
 SESSION = "0" * 32
-NUMBERS = Form((Slot("x", (2,), 1.0), Slot("n", (1,), 0.0)), bits=8)
+NUMBERS = VectorLayout((Slot("x", (2,), 1.0), Slot("n", (1,), 0.0)), bits=8)
 
 
 def drawn() -> np.random.Generator:
@@ -49,7 +49,7 @@ def test_two_values_by_hand() -> None:
 
 
 def test_rounding_is_right_on_average_and_never_off_by_a_step() -> None:
-    form = Form((Slot("x", (4000,), 1.0),), bits=8)
+    form = VectorLayout((Slot("x", (4000,), 1.0),), bits=8)
     x = torch.full((4000,), 0.3, dtype=torch.float64)
     vector = form.encode({"x": x}, drawn())
     found = form.decode(vector, clients=1)["x"]
@@ -78,12 +78,12 @@ def vectors(clients: Collection[int], size: int = 64) -> dict[int, Vector]:
 
 
 def play(
-    terms: Terms, mine: Mapping[int, Vector], lost: Mapping[str, set[int]] | None = None
-) -> tuple[Gathering, dict[int, Vector], Vector]:
+    terms: SharingParameters, mine: Mapping[int, Vector], lost: Mapping[str, set[int]] | None = None
+) -> tuple[SumServer, dict[int, Vector], Vector]:
     """All stages; `lost`: whose answer does not arrive at a stage. The masked vectors, and the sum."""
     lost = {stage: (lost or {}).get(stage, set()) for stage in ("keys", "shares", "vector", "unmask")}
-    gathering = Gathering(terms, mine)
-    parties = {k: Party(k, SESSION, terms) for k in mine}
+    gathering = SumServer(terms, mine)
+    parties = {k: SumClient(k, SESSION, terms) for k in mine}
     gathering.keys = {k: party.public for k, party in parties.items() if k not in lost["keys"]}
     for k in gathering.keys:
         written = parties[k].share(gathering.keys_for(k))
@@ -97,7 +97,7 @@ def play(
     return gathering, masked, gathering.opened({k: given for k, given in opened.items() if k not in lost["unmask"]})
 
 
-FIVE = Terms.of(SecureConfig(), 5)
+FIVE = SharingParameters.of(SecureConfig(), 5)
 
 
 def test_masked_vectors_tell_nothing_and_add_up() -> None:
@@ -133,15 +133,17 @@ def test_a_client_may_leave_at_any_stage(lost: Mapping[str, set[int]], missing: 
 def test_clients_leave_at_all_stages_of_one_sum() -> None:
     """Ten clients, of which seven can open: one leaves at each of three stages."""
     mine = vectors(range(10))
-    gathering, _, total = play(Terms.of(SecureConfig(), 10), mine, {"keys": {9}, "shares": {0}, "vector": {5}})
+    gathering, _, total = play(
+        SharingParameters.of(SecureConfig(), 10), mine, {"keys": {9}, "shares": {0}, "vector": {5}}
+    )
     assert set(gathering.sent) == {1, 2, 3, 4, 6, 7, 8}
     np.testing.assert_array_equal(total, sum(mine[k] for k in gathering.sent))
 
 
 def test_neighbours_of_a_ring_are_enough() -> None:
     """Eleven clients, each with five that hold shares of its secrets, of which four open them."""
-    terms = Terms.of(SecureConfig(shares=5), 11)
-    assert terms == Terms(shares=5, threshold=4)
+    terms = SharingParameters.of(SecureConfig(shares=5), 11)
+    assert terms == SharingParameters(shares=5, threshold=4)
     mine = vectors(range(11))
     gathering, _, total = play(terms, mine, {"vector": {6}})
     assert {len(near) for near in gathering.near.values()} == {5}
@@ -151,7 +153,7 @@ def test_neighbours_of_a_ring_are_enough() -> None:
 def test_with_too_few_shares_the_sum_stays_closed() -> None:
     with pytest.raises(RequestError, match=r"3 shares of a secret came\. Expected: 4 or more"):
         play(FIVE, vectors(range(5)), {"unmask": {0, 1}})
-    gathering = Gathering(FIVE, range(5))
+    gathering = SumServer(FIVE, range(5))
     assert gathering.enough({0, 1, 2, 3})
     assert not gathering.enough({0, 1, 2})
     assert not gathering.enough(())
@@ -159,16 +161,16 @@ def test_with_too_few_shares_the_sum_stays_closed() -> None:
 
 def test_how_many_have_to_answer() -> None:
     """More than two thirds, never fewer than three: of two uploads each client knows the other's."""
-    found = {n: Terms.of(SecureConfig(), n).threshold for n in (3, 4, 5, 6, 9, 10)}
+    found = {n: SharingParameters.of(SecureConfig(), n).threshold for n in (3, 4, 5, 6, 9, 10)}
     assert found == {3: 3, 4: 3, 5: 4, 6: 5, 9: 7, 10: 7}
-    assert Terms.of(SecureConfig(threshold=0.5), 4).threshold == 3
+    assert SharingParameters.of(SecureConfig(threshold=0.5), 4).threshold == 3
     with pytest.raises(RequestError, match="2 clients are too few for a secure sum"):
-        Terms.of(SecureConfig(), 2)
+        SharingParameters.of(SecureConfig(), 2)
 
 
-def parts_of(terms: Terms, clients: int, gone: Collection[int]) -> list[set[int]] | None:
+def parts_of(terms: SharingParameters, clients: int, gone: Collection[int]) -> list[set[int]] | None:
     """Clients that are left, in groups whose masks cancel in each alone; None: too few are left to open a sum."""
-    gathering = Gathering(terms, range(clients))
+    gathering = SumServer(terms, range(clients))
     left = set(range(clients)) - set(gone)
     if not gathering.enough(left):
         return None
@@ -189,20 +191,20 @@ def test_those_who_leave_cannot_cut_the_ring(shares: int, monkeypatch: pytest.Mo
     monkeypatch.setattr("secrets.SystemRandom.shuffle", lambda *_: None)
     clients, side = 4 * shares, shares // 2
     gone = {*range(side), *range(clients // 2, clients // 2 + side)}
-    half = Terms(shares, shares // 2 + 1)
+    half = SharingParameters(shares, shares // 2 + 1)
     assert len(parts_of(half, clients, gone) or ()) == 2
-    terms = Terms.of(SecureConfig(shares=shares, threshold=0.5), clients)
+    terms = SharingParameters.of(SecureConfig(shares=shares, threshold=0.5), clients)
     assert parts_of(terms, clients, gone) is None
     assert len(parts_of(terms, clients, gone=()) or ()) == 1
-    assert Terms.of(SecureConfig(shares=shares), clients).threshold >= terms.threshold
+    assert SharingParameters.of(SecureConfig(shares=shares), clients).threshold >= terms.threshold
 
 
-def begun(clients: int = 3) -> dict[int, Party]:
-    terms = Terms.of(SecureConfig(), clients)
-    return {k: Party(k, SESSION, terms) for k in range(clients)}
+def begun(clients: int = 3) -> dict[int, SumClient]:
+    terms = SharingParameters.of(SecureConfig(), clients)
+    return {k: SumClient(k, SESSION, terms) for k in range(clients)}
 
 
-def at_unmask() -> Party:
+def at_unmask() -> SumClient:
     """A client of three whose masked vector has left."""
     parties = begun()
     keys = {k: party.public for k, party in parties.items()}
@@ -283,8 +285,8 @@ def test_a_share_that_was_changed_or_handed_to_another_is_refused() -> None:
 def test_shares_that_are_none_close_the_sum(garbage: bytes) -> None:
     """Whatever a client gives away as a share: the sum is refused, and nothing breaks."""
     mine = vectors(range(5))
-    terms = Terms.of(SecureConfig(), 5)
-    gathering, parties = Gathering(terms, mine), {k: Party(k, SESSION, terms) for k in mine}
+    terms = SharingParameters.of(SecureConfig(), 5)
+    gathering, parties = SumServer(terms, mine), {k: SumClient(k, SESSION, terms) for k in mine}
     gathering.keys = {k: party.public for k, party in parties.items()}
     for k, party in parties.items():
         gathering.take_shares(k, party.share(gathering.keys))
@@ -319,9 +321,9 @@ def test_both_sides_agree_on_a_key() -> None:
 
 def test_a_letter_carries_any_bytes() -> None:
     every = bytes(range(256))
-    note = Sealing(session=SESSION, keys={3: (every, b"")}, shares={0: every}, active=(1, 2), dead=(3,))
-    letter = Letter(Question(kind="unmask", run=SESSION, sealing=note))
-    assert Letter.decode(letter.encode()).question.sealing == note
+    note = SumRequest(session=SESSION, keys={3: (every, b"")}, shares={0: every}, active=(1, 2), dead=(3,))
+    request = Request(RequestHeader(kind="unmask", run=SESSION, sealing=note))
+    assert Request.decode(request.encode()).header.sealing == note
 
 
 def test_the_tables_of_the_page_are_those_of_the_bench() -> None:

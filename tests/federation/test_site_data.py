@@ -13,7 +13,7 @@ from torso import Clients, RequestError
 from torso.config import CsvConfig, DataConfig
 from torso.data.images import statistics
 from torso.data.inputs import Floats, Pixels, Tokens
-from torso.data.naming import by_name
+from torso.data.naming import in_natural_order
 from torso.federation.description import Description, by_class_name
 from torso.federation.site_data import read_site, read_test
 
@@ -197,7 +197,7 @@ def test_wrong_paths_are_refused_in_words(tmp_path: Path) -> None:
 
 
 def test_natural_orders() -> None:
-    assert by_name(["client-10", "client-2", "a", "client-02", "Zoe"]) == [
+    assert in_natural_order(["client-10", "client-2", "a", "client-02", "Zoe"]) == [
         "Zoe",
         "a",
         "client-02",

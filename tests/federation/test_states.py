@@ -17,12 +17,12 @@ from tests.federation.test_faults import KillAfter, Killed, assert_same, config_
 
 import torso
 from torso.data.images import Images
-from torso.errors import PlaceLost, RequestError
-from torso.federation.home import Home
+from torso.errors import NoWorkerLeft, RequestError
+from torso.federation.home import ClientService
 from torso.federation.models import export_own, is_home
-from torso.federation.run import Charter, run_federation
+from torso.federation.run import FederationFile, run_federation
 from torso.federation.site_data import SiteData
-from torso.federation.versions import Versions
+from torso.federation.versions import ClientStateFiles
 from torso.measure import Accuracy
 from torso.runs.events import Listener, Stop
 from torso.runs.job import simulate
@@ -56,7 +56,9 @@ def test_a_client_that_comes_back_with_other_data_is_refused(change: Any, reason
         def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
             wire.absent = {"client-1"} if round.round == 1 else set()
             if round.round == 2:
-                wire.homes["client-1"] = Home("client-1", change(before.data), before.folder, CPU, say=lambda _: None)
+                wire.homes["client-1"] = ClientService(
+                    "client-1", change(before.data), before.folder, CPU, say=lambda _: None
+                )
 
     found = run_federation(config, wire, tmp_path / "real", say=printed.append, listener=Swap())
     assert found.ok
@@ -79,7 +81,7 @@ def test_two_runs_take_turns_at_one_client(tmp_path: Path) -> None:
     assert federated(other, Wire(homes), tmp_path / "other").ok
     federated(config, Wire(homes), tmp_path / "real", resume=True)
     for home in homes.values():
-        for path in (home.folder / "models").glob(f"{Charter.read(tmp_path / 'other').run}.*"):
+        for path in (home.folder / "models").glob(f"{FederationFile.read(tmp_path / 'other').run}.*"):
             path.unlink()
     assert_same(tmp_path, "fedper", simulated)
 
@@ -108,11 +110,11 @@ def test_newcomers_keep_their_numbers_across_a_resume(tmp_path: Path) -> None:
     simulated = torso.run(config, tmp_path / "simulated")
     others = simulate(config.but("run.seed=7"))
 
-    def late(name: str, client: int) -> Home:
-        return Home(name, site_data(others, client), tmp_path / "homes" / name, CPU, say=lambda _: None)
+    def late(name: str, client: int) -> ClientService:
+        return ClientService(name, site_data(others, client), tmp_path / "homes" / name, CPU, say=lambda _: None)
 
     class Come(KillAfter):
-        def __init__(self, round: int, wire: Wire, home: Home) -> None:
+        def __init__(self, round: int, wire: Wire, home: ClientService) -> None:
             super().__init__(round)
             self.wire, self.home = wire, home
 
@@ -125,8 +127,8 @@ def test_newcomers_keep_their_numbers_across_a_resume(tmp_path: Path) -> None:
         federated(config, wire, tmp_path / "real", listener=Come(3, wire, late("zoe", 2)))
     wire = Wire(homes_of(config, tmp_path / "homes"))  # the first newcomer is away now, and another comes
     federated(config, wire, tmp_path / "real", listener=Come(9, wire, late("adam", 3)), resume=True)
-    assert Charter.read(tmp_path / "real").agreement.names[5:] == ("zoe", "adam")
-    assert Charter.read(tmp_path / "real").agreement.newcomers == (5, 6)
+    assert FederationFile.read(tmp_path / "real").agreement.names[5:] == ("zoe", "adam")
+    assert FederationFile.read(tmp_path / "real").agreement.newcomers == (5, 6)
     assert_same(tmp_path, "fedrod-hyper", simulated)
     wire.homes["zoe"] = late("zoe", 2)
     federated(config, wire, tmp_path / "real", resume=True)
@@ -149,7 +151,7 @@ def test_one_client_is_enough_to_be_handed_its_model(tmp_path: Path) -> None:
     wire.absent = set(wire.homes) - {"client-1"}
     federated(config, wire, tmp_path / "real", resume=True)
     assert list((tmp_path / "homes" / "client-1" / "models").glob("*.safetensors"))
-    assert set(Charter.read(tmp_path / "real").delivered) == set(wire.homes)
+    assert set(FederationFile.read(tmp_path / "real").delivered) == set(wire.homes)
 
 
 @pytest.mark.parametrize("every", [0, 5])
@@ -162,7 +164,7 @@ def test_what_a_client_holds_does_not_grow_with_the_rounds(every: int, fraction:
     class Count(Listener):
         def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
             for folder in (tmp_path / "homes").glob("*/runs/*"):
-                most[folder.parts[-3]] = max(most.get(folder.parts[-3], 0), len(Versions(folder).rounds()))
+                most[folder.parts[-3]] = max(most.get(folder.parts[-3], 0), len(ClientStateFiles(folder).rounds()))
 
     config = config_of("fedper", *sets)
     federated(config, Wire(homes_of(config, tmp_path / "homes")), tmp_path / "real", listener=Count())
@@ -218,8 +220,8 @@ def test_a_run_that_waits_for_clients_can_be_stopped(tmp_path: Path) -> None:
 
 def test_nobody_answers_before_the_first_round(tmp_path: Path) -> None:
     config = config_of("fedncm")
-    wire = Wire(homes_of(config, tmp_path / "homes"), lambda _, question: "there" if question.kind == "sums" else "")
-    with pytest.raises(PlaceLost, match=r"no client has answered.*stopped after round 0 of 0"):
+    wire = Wire(homes_of(config, tmp_path / "homes"), lambda _, header: "there" if header.kind == "sums" else "")
+    with pytest.raises(NoWorkerLeft, match=r"no client has answered.*stopped after round 0 of 0"):
         federated(config, wire, tmp_path / "real")
     wire.lost = lambda *_: ""
     assert federated(config, wire, tmp_path / "real", resume=True).ok

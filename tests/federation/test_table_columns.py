@@ -12,7 +12,7 @@ import torch
 from torso.config import Config, CsvConfig, DataConfig
 from torso.data import Floats
 from torso.data.inputs import Moments
-from torso.data.table_columns import Column, arranged, together
+from torso.data.table_columns import Column, merged_columns, rearranged_features
 from torso.errors import RequestError
 from torso.federation.agreement import Agreement, agree, joined_later, server_federation, site_federation
 from torso.federation.site_data import SiteData, read_site, read_test
@@ -170,9 +170,9 @@ def test_two_spellings_of_a_category_are_said(sites: dict[str, SiteData], tmp_pa
 def test_a_column_of_numbers_may_be_called_like_a_category() -> None:
     """`city=Rome` with numbers beside a column `city`: each keeps its own place."""
     mine = (Column("city", ("Oslo",)), Column("city=Rome"))
-    all_of = together([mine, (Column("city=Rome"), Column("city", ("Rome",)))])
+    all_of = merged_columns([mine, (Column("city=Rome"), Column("city", ("Rome",)))])
     assert all_of == (Column("city", ("Oslo", "Rome")), Column("city=Rome"))
-    assert arranged(np.array([[1.0, 7.0]]), mine, all_of).tolist() == [[1, 0, 7]]
+    assert rearranged_features(np.array([[1.0, 7.0]]), mine, all_of).tolist() == [[1, 0, 7]]
 
 
 def test_sums_of_a_category_that_a_client_does_not_have_are_zero(sites: dict[str, SiteData]) -> None:

@@ -16,12 +16,12 @@ from tests.runs.samples import tiny
 
 import torso
 from torso import Config
-from torso.errors import RequestError, from_outside
-from torso.federation.home import Home
-from torso.federation.letters import Letter, Question, Reply, Said
+from torso.errors import RequestError, running_user_code
+from torso.federation.home import ClientService
+from torso.federation.letters import Reply, ReplyHeader, Request, RequestHeader
 from torso.federation.reasons import printable, reason_of
 from torso.federation.run import run_federation
-from torso.federation.versions import Versions
+from torso.federation.versions import ClientStateFiles
 from torso.measure import Accuracy
 from torso.runs.events import Listener
 from torso.runs.job import simulate
@@ -53,14 +53,14 @@ class Notes(Listener):
 class Recorded(Wire):
     """Keeps the last letter of each kind that each client was sent."""
 
-    def __init__(self, homes: Mapping[str, Home]) -> None:
+    def __init__(self, homes: Mapping[str, ClientService]) -> None:
         super().__init__(homes)
-        self.requests: dict[tuple[str, str], Letter] = {}
+        self.requests: dict[tuple[str, str], Request] = {}
 
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Any:
         for node, data in messages.items():
-            letter = Letter.decode(data)
-            self.requests[self.there()[node], letter.question.kind] = letter
+            request = Request.decode(data)
+            self.requests[self.there()[node], request.header.kind] = request
         return super().exchange(messages, seconds)
 
 
@@ -71,9 +71,9 @@ def played(method: str, folder: Path, *sets: str) -> Recorded:
     return wire
 
 
-def asked(home: Home, letter: Letter, **changes: Any) -> Said:
-    question = Question(**{**letter.question.model_dump(), **changes})
-    return Reply.decode(home.answer(Letter(question, letter.tensors).encode())).said
+def asked(home: ClientService, request: Request, **changes: Any) -> ReplyHeader:
+    header = RequestHeader(**{**request.header.model_dump(), **changes})
+    return Reply.decode(home.answer(Request(header, request.tensors).encode())).header
 
 
 # a server that asks for more than a client was told
@@ -108,7 +108,9 @@ def test_measures_on_the_way_are_told_too(tmp_path: Path) -> None:
 def test_who_came_later_sends_nothing_more_whoever_asks(tmp_path: Path) -> None:
     config = config_of("fedavg")
     wire = Recorded(homes_of(config, tmp_path / "homes"))
-    late = Home("late", site_data(simulate(config.but("run.seed=7")), 2), tmp_path / "late", CPU, say=lambda _: None)
+    late = ClientService(
+        "late", site_data(simulate(config.but("run.seed=7")), 2), tmp_path / "late", CPU, say=lambda _: None
+    )
 
     class Come(Listener):
         def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
@@ -137,10 +139,10 @@ def test_other_terms_of_a_run_are_told_again(tmp_path: Path) -> None:
 
 def test_another_number_in_the_same_run_is_refused(tmp_path: Path) -> None:
     wire = played("fedper", tmp_path)
-    terms = wire.requests["client-1", "agree"].question
+    terms = wire.requests["client-1", "agree"].header
     tree = json.loads(terms.agreement)
     tree["names"] = ["", "", "client-1", ""]
-    header = asked(wire.homes["client-1"], Letter(terms), client=2, agreement=json.dumps(tree))
+    header = asked(wire.homes["client-1"], Request(terms), client=2, agreement=json.dumps(tree))
     assert header.reason == "it is client 1 of this run, and is called 2"
 
 
@@ -149,7 +151,7 @@ def test_another_number_in_the_same_run_is_refused(tmp_path: Path) -> None:
 )
 def test_names_and_numbers_that_are_none(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(changes))):
-        Question(**{"kind": "told", "run": "0" * 32, **changes})
+        RequestHeader(**{"kind": "told", "run": "0" * 32, **changes})
 
 
 # a client whose reply is not what it should be
@@ -158,10 +160,10 @@ def test_names_and_numbers_that_are_none(changes: dict[str, Any]) -> None:
 def odd(config: Config, folder: Path, kind: str, change: Callable[[Reply], Reply]) -> tuple[torso.Result, list[str]]:
     """A run in which client 1 changes its replies to letters of one kind."""
 
-    class Odd(Home):
+    class Odd(ClientService):
         def answer(self, data: bytes) -> bytes:
             answer = super().answer(data)
-            asked = Letter.decode(data).question.kind == kind
+            asked = Request.decode(data).header.kind == kind
             return change(Reply.decode(answer)).encode() if asked else answer
 
     wire, notes = Wire(homes_of(config, folder / "homes")), Notes()
@@ -186,9 +188,9 @@ def with_tensor(value: float) -> Callable[[Reply], Reply]:
 
 def with_loss(value: float) -> Callable[[Reply], Reply]:
     def change(reply: Reply) -> Reply:
-        assert reply.said.numbers is not None
-        numbers = reply.said.numbers.model_copy(update={"loss": value})
-        return replace(reply, said=reply.said.model_copy(update={"numbers": numbers}))
+        assert reply.header.numbers is not None
+        numbers = reply.header.numbers.model_copy(update={"loss": value})
+        return replace(reply, header=reply.header.model_copy(update={"numbers": numbers}))
 
     return change
 
@@ -204,10 +206,10 @@ def test_one_client_that_diverges_does_not_end_the_run(change: Callable[[Reply],
 
 
 def test_bytes_that_are_no_reply_are_an_upload_that_cannot_be_read(tmp_path: Path) -> None:
-    class Mad(Home):
+    class Mad(ClientService):
         def answer(self, data: bytes) -> bytes:
             answer = super().answer(data)
-            return answer[:50] if Letter.decode(data).question.kind == "told" else answer
+            return answer[:50] if Request.decode(data).header.kind == "told" else answer
 
     config = config_of()
     homes = homes_of(config, tmp_path / "homes")
@@ -233,7 +235,7 @@ def test_class_sums_of_no_samples_are_not_used(tmp_path: Path) -> None:
 
 def with_values(**values: tuple[float, ...]) -> Callable[[Reply], Reply]:
     def change(reply: Reply) -> Reply:
-        return replace(reply, said=reply.said.model_copy(update={"values": {**reply.said.values, **values}}))
+        return replace(reply, header=reply.header.model_copy(update={"values": {**reply.header.values, **values}}))
 
     return change
 
@@ -266,8 +268,10 @@ def test_accuracies_that_are_none_are_not_used(kind: str, values: dict[str, Any]
 def test_words_of_a_client_are_fit_for_a_terminal(tmp_path: Path) -> None:
     """No escape sequences, and not megabytes: in a reason, or in the name of a tensor."""
     rude = "\x1b[2J\x07 rude\n" + "x" * 10**6
-    _, printed = odd(config_of(), tmp_path / "a", "told", lambda _: Reply(Said(kind="failed", reason=rude)))
-    _, more = odd(config_of(), tmp_path / "b", "told", lambda _: Reply(Said(kind="sent"), {rude: torch.zeros(1)}))
+    _, printed = odd(config_of(), tmp_path / "a", "told", lambda _: Reply(ReplyHeader(kind="failed", reason=rude)))
+    _, more = odd(
+        config_of(), tmp_path / "b", "told", lambda _: Reply(ReplyHeader(kind="sent"), {rude: torch.zeros(1)})
+    )
 
     def one_more(reply: Reply) -> Reply:
         return replace(reply, tensors={**reply.tensors, rude: torch.zeros(1)})
@@ -287,9 +291,9 @@ def test_words_of_a_client_are_fit_for_a_terminal(tmp_path: Path) -> None:
 
 def test_no_path_and_no_sample_is_in_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wire, printed = played("fedper", tmp_path), list[str]()
-    home, letter = wire.homes["client-1"], wire.requests["client-1", "told"]
+    home, request = wire.homes["client-1"], wire.requests["client-1", "told"]
     home.say = printed.append
-    reason = asked(home, letter, since=77).reason
+    reason = asked(home, request, since=77).reason
     assert "what this client held after round 77 is not in '…/runs/" in reason
     assert str(tmp_path) in printed[-1]
     assert str(tmp_path) not in reason
@@ -297,14 +301,14 @@ def test_no_path_and_no_sample_is_in_a_reason(tmp_path: Path, monkeypatch: pytes
     def broken(*_: Any) -> None:
         raise ValueError("sample [0.1, 0.2] of patient 7")
 
-    monkeypatch.setattr(Versions, "save", broken)
-    reason = asked(home, letter, since=0, back=()).reason
+    monkeypatch.setattr(ClientStateFiles, "save", broken)
+    reason = asked(home, request, since=0, back=()).reason
     assert reason.startswith("it failed with ValueError (test_validation.py, line ")
     assert "patient 7" in printed[-1]
 
 
 def test_a_reason_of_a_plugin_is_not_handed_on() -> None:
-    with pytest.raises(RequestError, match="patient 7") as found, from_outside("model.body = 'mine'", "a body"):
+    with pytest.raises(RequestError, match="patient 7") as found, running_user_code("model.body = 'mine'", "a body"):
         raise KeyError("patient 7")
     assert reason_of(found.value).startswith("it failed with KeyError (test_validation.py, line")
     assert "patient" not in reason_of(found.value)

@@ -33,20 +33,28 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from tests.federation.wire import PATIENCE, Joined, free_port, joined, until
 
 from torso import RequestError
-from torso.errors import InUse, PlaceLost
+from torso.errors import InUse, NoWorkerLeft
 from torso.federation import certificates
 from torso.federation.flower import children, client, hello, payload
-from torso.federation.flower.calls import control
+from torso.federation.flower.calls import control_client
 from torso.federation.flower.client import FlowerClientLink
 from torso.federation.flower.control import admit, admitted, revoke, traffic
-from torso.federation.flower.gate import FLEET, LARGEST, SECRET_HEADER, TRAFFIC, Gate, Standing, operator_token
+from torso.federation.flower.gate import (
+    FLEET,
+    LARGEST,
+    SECRET_HEADER,
+    TRAFFIC,
+    AccessControl,
+    KeyStatus,
+    operator_token,
+)
 from torso.federation.flower.nodes import read
 from torso.federation.flower.payload import NotOurs, pack, unpack
 from torso.federation.flower.serve import serving
 from torso.federation.flower.server import FlowerServerLink, _bundle
-from torso.federation.folder import ClientPlace, ServerPlace, init
+from torso.federation.folder import ClientFolder, ServerFolder, init
 from torso.federation.keys import fingerprint, make_key, own_key, public_key
-from torso.federation.links import Silence
+from torso.federation.links import MissingAnswer
 
 pytestmark = [pytest.mark.usefixtures("forks"), pytest.mark.xdist_group("federation")]
 NAMES = ["client-0", "client-1", "client-2"]
@@ -56,13 +64,13 @@ NAMES = ["client-0", "client-1", "client-2"]
 class Running:
     """A server with clients, and the lines that its operator has seen."""
 
-    place: ServerPlace
+    place: ServerFolder
     printed: list[str] = field(default_factory=list)
     joined: dict[str, Joined] = field(default_factory=dict)
 
     @property
-    def client(self) -> ClientPlace:
-        return ClientPlace.open(self.place.path)
+    def client(self) -> ClientFolder:
+        return ClientFolder.open(self.place.path)
 
     def admit(self, name: str) -> None:
         admit(self.place, make_key(self.client, name), name)
@@ -93,7 +101,7 @@ def numbers(link: FlowerServerLink) -> dict[str, int]:
     return {name: node for node, name in link.there().items()}
 
 
-def ask(link: FlowerServerLink, name: str, message: bytes, seconds: float = PATIENCE) -> bytes | Silence:
+def ask(link: FlowerServerLink, name: str, message: bytes, seconds: float = PATIENCE) -> bytes | MissingAnswer:
     found = list(link.exchange({numbers(link)[name]: message}, seconds))
     assert len(found) == 1
     return found[0][1]
@@ -140,20 +148,20 @@ def test_nobody_to_ask(link: FlowerServerLink) -> None:
 def test_a_number_that_nobody_has(link: FlowerServerLink) -> None:
     ((node, found),) = link.exchange({12345: b"x"}, 5.0)
     assert node == 12345
-    assert found == Silence("it is not admitted, or not any more")
+    assert found == MissingAnswer("it is not admitted, or not any more")
 
 
 def test_an_answer_that_fails_is_told_without_what_is_private(link: FlowerServerLink) -> None:
     found = ask(link, "client-0", b"fail")
-    assert isinstance(found, Silence)
+    assert isinstance(found, MissingAnswer)
     assert "it failed with ValueError (wire.py, line " in found.reason
     assert "patient" not in found.reason
-    assert ask(link, "client-0", b"refuse") == Silence("data.size = 3 is not accepted. Accepted: 8")
+    assert ask(link, "client-0", b"refuse") == MissingAnswer("data.size = 3 is not accepted. Accepted: 8")
     assert ask(link, "client-0", b"abc") == b"cba", "it goes on"
 
 
 def test_who_is_too_late_is_silent_and_heard_again(link: FlowerServerLink) -> None:
-    assert ask(link, "client-1", b"sleep 3", seconds=0.5) == Silence("it has not answered within 0.5 s")
+    assert ask(link, "client-1", b"sleep 3", seconds=0.5) == MissingAnswer("it has not answered within 0.5 s")
     assert ask(link, "client-1", b"abc") == b"cba"
 
 
@@ -162,7 +170,7 @@ def test_a_message_that_came_too_late_is_not_delivered(running: Running, link: F
     node, got = numbers(link)["client-2"], running.joined["client-2"].got
     link._push([node], {node: b"sleep 4"}, PATIENCE)
     until(lambda: b"sleep 4" in got, "the client is busy")
-    assert isinstance(ask(link, "client-2", b"withdrawn", seconds=0.5), Silence)
+    assert isinstance(ask(link, "client-2", b"withdrawn", seconds=0.5), MissingAnswer)
     assert ask(link, "client-2", b"abc") == b"cba"
     assert b"withdrawn" not in got
 
@@ -181,7 +189,7 @@ def test_what_torso_has_not_written_is_refused(link: FlowerServerLink) -> None:
     replies: dict[str, Any] = {}
     until(lambda: link._pull({number: node}, replies) or not replies.get(number, strange_reply()).missing, "an answer")
     found = link._answer(replies[number])
-    assert isinstance(found, Silence)
+    assert isinstance(found, MissingAnswer)
     assert "it was sent something else than a message of Torso's" in found.reason
     assert ask(link, "client-2", b"abc") == b"cba"
 
@@ -256,7 +264,7 @@ def test_flower_itself_refuses_a_key_that_is_not_admitted(running: Running) -> N
 
 def post(running: Running, name: str, **changed: str) -> httpx.Response:
     """A SuperNode's first request."""
-    greeter = hello.Greeter(running.client, own_key(running.client, name))
+    greeter = hello.AdmissionClient(running.client, own_key(running.client, name))
     public = public_key(running.client.key(f"{name}.pub"))
     body = ActivateNodeRequest(public_key=public, heartbeat_interval=30).SerializeToString()
     headers = {**greeter._signed(), **changed, "content-type": PROTOBUF_MEDIA_TYPE, **versions()}
@@ -305,13 +313,13 @@ def test_two_processes_with_one_key(running: Running, link: FlowerServerLink, mo
     assert ask(link, "client-0", b"abc") == b"cba"
 
 
-def elsewhere(running: Running) -> ClientPlace:
+def elsewhere(running: Running) -> ClientFolder:
     """The folder `client` on another machine, without keys."""
     copy = running.place.path.parent / f"copy-{time.monotonic_ns()}"
     copy.mkdir()
     for name in ("federation.toml", "ca.crt"):
         shutil.copy(running.client.path / name, copy)
-    return ClientPlace.open(copy)
+    return ClientFolder.open(copy)
 
 
 def test_another_authority(running: Running) -> None:
@@ -333,7 +341,7 @@ def test_no_tls_at_all(running: Running) -> None:
 
 def test_no_server(tmp_path: Path) -> None:
     place = init(tmp_path / "fed", "127.0.0.1", free_port())
-    mine = ClientPlace.open(place.path)
+    mine = ClientFolder.open(place.path)
     public = make_key(mine, "a")
     with pytest.raises(RequestError, match=r"no server answers at 127\.0\.0\.1:\d+ .*Is it running"):
         FlowerClientLink(mine, "a").__enter__()
@@ -373,7 +381,7 @@ def test_a_client_that_is_killed_in_the_middle(running: Running, link: FlowerSer
         exchange = link.exchange({numbers(link)["mortal"]: b"sleep 300"}, 300)
         threading.Timer(1.0, process.kill).start()
         ((_, found),) = exchange
-        assert found == Silence("its connection is gone")
+        assert found == MissingAnswer("its connection is gone")
     finally:
         process.kill()
         process.wait()
@@ -417,7 +425,7 @@ def through_gate(path: str, peer: str, **headers: str) -> tuple[int, list[str], 
     async def send(event: Any) -> None:
         sent.append(event)
 
-    gate = Gate(flower, "secret", lambda headers: Standing("unsigned", "no signature"), printed.append)
+    gate = AccessControl(flower, "secret", lambda headers: KeyStatus("unsigned", "no signature"), printed.append)
     given = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "path": path, "client": (peer, 1), "headers": given}
     asyncio.run(gate(scope, receive, send))
@@ -448,7 +456,7 @@ def test_the_fleet_is_open_to_all_but_not_to_any_size() -> None:
 
 
 def test_a_run_that_was_left_over_is_not_taken_for_ours(running: Running) -> None:
-    with control(running.place) as server:
+    with control_client(running.place) as server:
         left = server.StartRun(StartRunRequest(fab=Fab(content=_bundle()))).run_id
         with FlowerServerLink(running.place) as link:
             assert link._run != left
@@ -461,7 +469,7 @@ def test_a_run_that_was_left_over_is_not_taken_for_ours(running: Running) -> Non
 def test_a_run_that_fails_says_so(running: Running) -> None:
     with pytest.raises(ZeroDivisionError), FlowerServerLink(running.place) as link:
         _ = 1 / 0
-    with control(running.place) as server:
+    with control_client(running.place) as server:
         status = server.ListRuns(ListRunsRequest()).run_dict[link._run].status
     assert (status.sub_status, status.details) == ("failed", "the run ended with ZeroDivisionError")
 
@@ -505,7 +513,7 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path: Path) -> None:
                 os.killpg(server.pid, signal.SIGKILL)
                 server.wait()
                 link._client._retry_invoker.max_time = 1
-                with pytest.raises(PlaceLost, match=r"is gone .*torso federation serve"):
+                with pytest.raises(NoWorkerLeft, match=r"is gone .*torso federation serve"):
                     link.there()
         with serving(found.place, found.printed.append), FlowerServerLink(found.place) as link:
             until(lambda: numbers(link) == before, "the client, with the number that it had")
@@ -515,10 +523,9 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path: Path) -> None:
 
 def test_the_server_ends_with_its_parent(tmp_path: Path) -> None:
     place = init(tmp_path / "fed", "127.0.0.1", free_port())
-    code = (
-        "import sys; from torso.federation.folder import ServerPlace; from torso.federation.flower.serve import serve\n"
-    )
-    code += "serve(ServerPlace.open(sys.argv[1]), lambda line: print(line, flush=True))"
+    code = "import sys; from torso.federation.folder import ServerFolder\n"
+    code += "from torso.federation.flower.serve import serve\n"
+    code += "serve(ServerFolder.open(sys.argv[1]), lambda line: print(line, flush=True))"
     for number in (signal.SIGKILL, signal.SIGTERM):
         words = [sys.executable, "-c", code, str(place.path)]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -533,7 +540,7 @@ def test_the_server_ends_with_its_parent(tmp_path: Path) -> None:
         until(lambda: not listening(place), "the port is free")
 
 
-def listening(place: ServerPlace) -> bool:
+def listening(place: ServerFolder) -> bool:
     with socket.socket() as one:
         return one.connect_ex(("127.0.0.1", place.settings.port)) == 0
 

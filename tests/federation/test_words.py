@@ -10,7 +10,7 @@ from tests.federation.at_home import CPU, Wire, homes_of, site_data
 from tests.runs.samples import tiny
 
 from torso import Config
-from torso.federation.home import Home
+from torso.federation.home import ClientService
 from torso.federation.letters import Reply
 from torso.federation.run import run_federation
 from torso.measure import Accuracy
@@ -21,7 +21,7 @@ from torso.runs.rounds import Round
 SETS = ("data.clients=5", "run.flower.clients=5", "train.fraction=1.0", "train.rounds=1")
 
 
-class Listening(Home):
+class Listening(ClientService):
     """Keeps what it says to the person at its machine, and what it sends."""
 
     printed: list[str]
@@ -29,7 +29,7 @@ class Listening(Home):
 
     def answer(self, data: bytes) -> bytes:
         reply = super().answer(data)
-        self.sent[Reply.decode(reply).said.kind] = Reply.decode(reply)
+        self.sent[Reply.decode(reply).header.kind] = Reply.decode(reply)
         return reply
 
 
@@ -76,7 +76,7 @@ def test_who_comes_later_is_told_that_it_sends_nothing_more(tmp_path: Path) -> N
 
     class Come(Listener):
         def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
-            wire.homes["late"] = Home("late", data, tmp_path / "homes" / "late", CPU, printed.append)
+            wire.homes["late"] = ClientService("late", data, tmp_path / "homes" / "late", CPU, printed.append)
 
     run_federation(config, wire, tmp_path / "run", say=lambda _: None, listener=Come())
     assert printed[0].startswith("late comes to a run of fedbabu that has begun: it gets a model at the end.")

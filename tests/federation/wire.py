@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from torso.errors import RequestError
 from torso.federation.flower.client import FlowerClientLink
-from torso.federation.folder import ClientPlace
+from torso.federation.folder import ClientFolder
 
 PATIENCE = 120.0  # seconds; on a quiet machine nothing here takes ten
 
@@ -65,7 +65,7 @@ class Joined(threading.Thread):
 
 
 @contextmanager
-def joined(place: ClientPlace, name: str, printed: list[str] | None = None) -> Iterator[Joined]:
+def joined(place: ClientFolder, name: str, printed: list[str] | None = None) -> Iterator[Joined]:
     with FlowerClientLink(place, name, (printed if printed is not None else []).append) as link:
         client = Joined(link)
         client.start()
@@ -73,6 +73,6 @@ def joined(place: ClientPlace, name: str, printed: list[str] | None = None) -> I
 
 
 if __name__ == "__main__":
-    with FlowerClientLink(ClientPlace.open(sys.argv[1]), sys.argv[2]) as own:
+    with FlowerClientLink(ClientFolder.open(sys.argv[1]), sys.argv[2]) as own:
         print("connected", flush=True)
         own.serve(obey)

@@ -10,12 +10,12 @@ from tests.methods import tiny
 from torch.testing import assert_close
 
 from torso import Config, run
-from torso.learn.drift import Drift, Dynamic, Local, Scaffold, clip_norm
+from torso.learn.drift import Drift, DriftState, Dynamic, Scaffold, clip_norm
 
 PACE = {"w": torch.tensor([0.2, 0.2])}  # two steps of 0.1
 
 
-def two_quadratics(drift: Drift, at: Local) -> Local:
+def two_quadratics(drift: Drift, at: DriftState) -> DriftState:
     """Two steps of 0.1 from w = 0 on f0 = (w − 1)²/2 and f1 = 3(w + 1)²/2."""
     at = replace(at, params={"w": torch.zeros(2, 1)})
     for _ in range(2):
@@ -30,7 +30,7 @@ def test_scaffold_variate_is_the_mean_gradient_met() -> None:
 
     Client 0: gradients −1, −0.6 → steps of 0.1·4, 0.1·3.6, w = 0.76; c₀ = 2 + 1 + (0 − 0.76)/0.2 = −0.8.
     Client 1: gradients 3, 1.2 → steps of 0.1·6, 0.1·4.2, w = −1.02; c₁ = −4 + 1 + 1.02/0.2 = 2.1."""
-    anchor = Local({"w": torch.zeros(1)}, {}, {"w": torch.tensor([[2.0], [-4.0]])}, {"w": torch.tensor([-1.0])})
+    anchor = DriftState({"w": torch.zeros(1)}, {}, {"w": torch.tensor([[2.0], [-4.0]])}, {"w": torch.tensor([-1.0])})
     at = two_quadratics(Scaffold(), anchor)
     assert_close(at.params["w"], torch.tensor([[0.76], [-1.02]]))
     assert_close(Scaffold().finish(at, PACE)["w"], torch.tensor([[-0.8], [2.1]]))
@@ -48,7 +48,7 @@ def test_scaffold_counts_the_steps_that_momentum_adds() -> None:
 
 
 def test_scaffold_client_without_a_step_keeps_its_variate() -> None:
-    at = Local(
+    at = DriftState(
         {"w": torch.zeros(1)}, {"w": torch.zeros(1, 1)}, {"w": torch.tensor([[2.0]])}, {"w": torch.tensor([-1.0])}
     )
     assert Scaffold().finish(at, {"w": torch.zeros(1)})["w"].item() == 2.0
@@ -58,7 +58,7 @@ def test_dynamic_gradient_and_multiplier_by_hand() -> None:
     """α = ½, λ = (1, −1). Client 0: g = −1 − 1 + 0 = −2, w = 0.2; g = −0.8 − 1 + 0.1 = −1.7, w = 0.37;
     λ₀ = 1 − ½·0.37. Client 1: g = 3 + 1 = 4, w = −0.4; g = 1.8 + 1 − 0.2 = 2.6, w = −0.66; λ₁ = −1 + ½·0.66."""
     drift = Dynamic(alpha=0.5, clip=0.0)
-    anchor = Local({"w": torch.zeros(1)}, {}, {"w": torch.tensor([[1.0], [-1.0]])}, {"w": torch.zeros(1)})
+    anchor = DriftState({"w": torch.zeros(1)}, {}, {"w": torch.tensor([[1.0], [-1.0]])}, {"w": torch.zeros(1)})
     at = two_quadratics(drift, anchor)
     assert_close(at.params["w"], torch.tensor([[0.37], [-0.66]]))
     assert_close(drift.finish(at, PACE)["w"], torch.tensor([[1 - 0.185], [-1 + 0.33]]))

@@ -15,7 +15,7 @@ from torso.data.batches import Shuffle
 from torso.data.inputs import Tokens
 from torso.engine import Workspace
 from torso.learn import features, local
-from torso.learn.drift import Local, Proximal
+from torso.learn.drift import DriftState, Proximal
 from torso.learn.features import are_fixed
 from torso.learn.local import learn_by_epoch
 from torso.learn.phases import Phase, local_phases
@@ -45,7 +45,7 @@ def task_of(
     return task, workspace.models(job.model, clients)
 
 
-def walked(task: LocalTask, start: Tensors, anchor: Local | None = None) -> list[LocalResult]:
+def walked(task: LocalTask, start: Tensors, anchor: DriftState | None = None) -> list[LocalResult]:
     return [
         replace(at, tensors={n: t.clone() for n, t in at.tensors.items()}) for at in learn_by_epoch(task, start, anchor)
     ]
@@ -60,7 +60,7 @@ def test_both_ways_agree_after_every_epoch(
     """With momentum, weight decay, a drift correction, and clients of different sizes; then the body learns as well, so
     that what comes after a head-only phase is tested too."""
     task, start = task_of(job_of(body, head), Phase("head"), Phase("all", 1), clients=clients, drift=Proximal(0.5))
-    anchor = Local({n: torch.zeros_like(t[0]) for n, t in start.items() if t.is_floating_point()}, {})
+    anchor = DriftState({n: torch.zeros_like(t[0]) for n, t in start.items() if t.is_floating_point()}, {})
     once = walked(task, start, anchor)
     monkeypatch.setattr(local, "are_fixed", lambda *_: False)
     whole = walked(task, start, anchor)

@@ -8,12 +8,12 @@ import torch
 from torso import Config
 from torso.engine.base import Workspace
 from torso.learn import looking
-from torso.learn.looking import look, width
+from torso.learn.looking import look, samples_per_pass
 from torso.measure.accuracy import generic, percent_correct
 from torso.measure.calibration import ece_generic
 from torso.measure.mixes import generic_as_personal
 from torso.nets import Output, set_modes
-from torso.nets.compute import apply, stand_alone
+from torso.nets.compute import apply, samples_independent
 from torso.personal.state import State
 from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation, data_of, simulate
@@ -51,14 +51,14 @@ def test_batch_statistics_make_samples_depend_on_each_other() -> None:
     for norm, alone in (("batch", False), ("running", True)):
         job = job_of(norm)
         set_modes(job.net, frozenset())
-        assert stand_alone(job.net) is alone
+        assert samples_independent(job.net) is alone
 
 
 def test_on_cpu_a_look_takes_a_batch() -> None:
     """So that the bits of results stay what they are."""
     job = job_of("running")
     workspace = workspace_of(job)
-    assert width(workspace.context, workspace.test_deck([0, 1]), 16) == 16
+    assert samples_per_pass(workspace.context, workspace.test_deck([0, 1]), 16) == 16
 
 
 @pytest.mark.parametrize("many", [16, 64, 1024])

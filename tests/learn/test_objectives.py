@@ -127,6 +127,6 @@ def test_clients_do_not_mix_and_gradients_are_finite(name: str) -> None:
 
 
 def test_a_client_on_its_own_does_not_balance() -> None:
-    kept = {name for name, cls in objectives.items() if type(cls().for_itself()) is cls}
+    kept = {name for name, cls in objectives.items() if type(cls().for_fine_tuning()) is cls}
     assert kept == {"cross-entropy", "mse", "feature-norm"}
-    assert BalancedSoftmax().for_itself() == CrossEntropy()
+    assert BalancedSoftmax().for_fine_tuning() == CrossEntropy()

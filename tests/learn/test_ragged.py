@@ -15,17 +15,17 @@ from torch.nn import MaxPool2d, Parameter
 
 from torso.data.augment import PixelLens, augmentations
 from torso.data.batches import Deck, Shuffle
-from torso.data.deals import Form, filled_by
+from torso.data.deals import DealShape, samples_per_step
 from torso.data.inputs import as_input
 from torso.learn import local
-from torso.learn.drift import Drift, Dynamic, Local, MultiTask, NoDrift, Proximal, Scaffold
+from torso.learn.drift import Drift, DriftState, Dynamic, MultiTask, NoDrift, Proximal, Scaffold
 from torso.learn.gradients import gradients
 from torso.learn.local import learn, learn_by_epoch
 from torso.learn.lockstep import JointRequest
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
-from torso.learn.phases import LocalPhase, Phase, beside, local_phases
-from torso.learn.recorded import Play, Recorder, _Recording
+from torso.learn.phases import LocalPhase, Phase, local_phases, stacked_phase
+from torso.learn.recorded import Recordable, Recorder, _Recording
 from torso.learn.steps import Envelope, LocalSettings, LookAhead, Plain, Step
 from torso.learn.strides import blocks
 from torso.learn.task import LocalContext, LocalResult, LocalTask
@@ -77,7 +77,7 @@ class Replayed(Recorder):
         self.graphs.append(graph)
         return _Recording(graph, kept, rest[0], rest[2], grads, total, buffers)  # type: ignore[arg-type]
 
-    def _taped(self, play: Play) -> Callable[[], None]:
+    def _taped(self, play: Recordable) -> Callable[[], None]:
         """What stands for a graph of several steps: they are done again on the memory that they were recorded on."""
         self.taped += 1
         before = {n: t.clone() for n, t in self._here.items()}
@@ -123,7 +123,7 @@ def task(plan: Sequence[Phase], step: Step, channels: int = 8, **settings: Any) 
     )
 
 
-def anchor_of(tensors: Tensors, net: Network, shared: bool) -> Local:
+def anchor_of(tensors: Tensors, net: Network, shared: bool) -> DriftState:
     """Numbers to hold on to; `shared`: one tensor for all clients."""
 
     def drawn(seed: int, each: bool) -> Tensors:
@@ -131,7 +131,7 @@ def anchor_of(tensors: Tensors, net: Network, shared: bool) -> Local:
         shapes = {n: tensors[n].shape[0 if each else 1 :] for n in learnable(net, tensors)}
         return {n: torch.randn(shape, generator=draw) for n, shape in shapes.items()}
 
-    return Local(drawn(1, not shared), {}, drawn(2, True), drawn(3, not shared))
+    return DriftState(drawn(1, not shared), {}, drawn(2, True), drawn(3, not shared))
 
 
 def only(client: int, asked: LocalTask, rates: Sequence[float] | None = None) -> LocalTask:
@@ -145,7 +145,7 @@ def only(client: int, asked: LocalTask, rates: Sequence[float] | None = None) ->
 
 def with_rates(plan: Sequence[LocalPhase], rates: Sequence[float]) -> tuple[LocalPhase, ...]:
     each = [[replace(x, rates=dict.fromkeys(x.rates, rate)) for x in plan] for rate in rates]
-    return tuple(beside(column, [1] * len(rates), torch.device("cpu")) for column in zip(*each, strict=True))
+    return tuple(stacked_phase(column, [1] * len(rates), torch.device("cpu")) for column in zip(*each, strict=True))
 
 
 def assert_same(together: LocalResult, alone: LocalResult, client: int) -> None:
@@ -265,7 +265,7 @@ def test_stacks_of_other_sizes_have_recordings_of_their_own() -> None:
 
 def test_steps_that_one_recording_takes() -> None:
     """Ten clients, batches of 5: nine steps of all, then the first has 17 more, and the last of them is short."""
-    filled = filled_by([45 + 17 * 5 + 3, *[45] * 9], Form(10, 28, 5, False, False))
+    filled = samples_per_step([45 + 17 * 5 + 3, *[45] * 9], DealShape(10, 28, 5, False, False))
     found = list(blocks(filled))
     assert found == [
         (0, 8, 10, False), (8, 1, 10, False), (9, 8, 1, False), (17, 8, 1, False), (25, 1, 1, False), (26, 1, 1, True)
@@ -273,12 +273,12 @@ def test_steps_that_one_recording_takes() -> None:
 
 
 def test_a_short_epoch_of_equal_clients_is_one_recording() -> None:
-    assert list(blocks(filled_by([25] * 4, Form(4, 8, 5, False, False)))) == [(0, 5, 4, False)]
+    assert list(blocks(samples_per_step([25] * 4, DealShape(4, 8, 5, False, False)))) == [(0, 5, 4, False)]
 
 
 def test_as_clients_fall_out_fewer_are_computed() -> None:
     """Of eight clients five are left, then two; three quarters of eight are six, and one of these lacks samples."""
-    found = list(blocks(filled_by([15, 15, 10, 10, 10, 5, 5, 5], Form(8, 3, 5, False, False))))
+    found = list(blocks(samples_per_step([15, 15, 10, 10, 10, 5, 5, 5], DealShape(8, 3, 5, False, False))))
     assert found == [(0, 1, 8, False), (1, 1, 6, True), (2, 1, 2, False)]
 
 
@@ -295,4 +295,4 @@ def test_plans_that_differ_in_more_than_rates_are_not_one_stack() -> None:
     assert not beside_it(Phase("all", 2), Phase("all", 2))
     assert not beside_it(Phase("all", 2), lr=0.0)
     (phase,) = asked.plan
-    assert not phase.differs_in_rates(replace(phase, moving=frozenset(phase.rates)))
+    assert not phase.differs_only_in_rates(replace(phase, moving=frozenset(phase.rates)))

@@ -12,12 +12,12 @@ from torch import Tensor
 from torso.data.augment import PixelLens, augmentations
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.data.inputs import Floats, Input, Pixels, Tokens
-from torso.learn.drift import Drift, Local, NoDrift, Proximal
+from torso.learn.drift import Drift, DriftState, NoDrift, Proximal
 from torso.learn.gradients import gradients
 from torso.learn.local import learn
 from torso.learn.objectives import CrossEntropy
 from torso.learn.phases import Phase, local_phases
-from torso.learn.recorded import Recorder, _room_for, rung
+from torso.learn.recorded import Recorder, _room_for, clients_to_record
 from torso.learn.sgd import Sgd
 from torso.learn.steps import LocalSettings
 from torso.learn.task import LocalContext, LocalTask
@@ -89,20 +89,22 @@ def test_ragged_epochs(body: str, dtype: torch.dtype, close: float, at_home: boo
 
 @pytest.mark.parametrize("clients", [1, 2, 7, 10, 100, 128])
 def test_few_recordings_serve_any_number_of_clients(clients: int) -> None:
-    rungs = [rung(lead, clients) for lead in range(1, clients + 1)]
+    rungs = [clients_to_record(lead, clients) for lead in range(1, clients + 1)]
     assert rungs == sorted(rungs)
     assert all(lead <= made <= clients and made <= 1.5 * lead + 1 for lead, made in enumerate(rungs, start=1))
     assert len(set(rungs)) <= 2 * clients.bit_length()
 
 
-def task(body: str, epochs: int, drift: Drift, recorder: Recorder | None) -> tuple[LocalTask, Tensors, Local | None]:
+def task(
+    body: str, epochs: int, drift: Drift, recorder: Recorder | None
+) -> tuple[LocalTask, Tensors, DriftState | None]:
     """Three clients on the device in two local_phases, with rates of their own for body and head."""
     net, start, deck = federation(body)
     lens = PixelLens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
     context = LocalContext(net, 4, lens, augmentations["crop-flip"], False, recorder=recorder)
     plan = local_phases(net, (Phase("all", 1), Phase("head", epochs)), epochs, 0.01, head_factor=0.5)
     settings = LocalSettings(5, 0.9, 1e-3, drift=drift)
-    anchor = None if type(drift) is NoDrift else Local({n: start[n][0] + 0.01 for n in learnable(net, start)}, {})
+    anchor = None if type(drift) is NoDrift else DriftState({n: start[n][0] + 0.01 for n in learnable(net, start)}, {})
     return LocalTask(context, deck, plan, settings, Shuffle(0, "test", 0)), start, anchor
 
 

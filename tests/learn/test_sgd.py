@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torso.fast import kernels_run_here, plain_path
-from torso.learn.drift import Local, Proximal
+from torso.learn.drift import DriftState, Proximal
 from torso.learn.sgd import Sgd
 from torso.learn.stacked import Rate
 
@@ -77,7 +77,7 @@ def test_a_tensor_without_a_rate_gathers_speed_and_stays() -> None:
 
 def test_proximal_gradient_by_hand() -> None:
     """g + μ(θ − θ_G) = 1 + 0.5·(3 − 1) = 2 and −1 + 0.5·(0 − 1) = −1.5."""
-    at = Local(start={"w": torch.tensor([1.0])}, params={"w": torch.tensor([[3.0], [0.0]])})
+    at = DriftState(start={"w": torch.tensor([1.0])}, params={"w": torch.tensor([[3.0], [0.0]])})
     grads = Proximal(0.5).gradient({"w": torch.tensor([[1.0], [-1.0]])}, at)
     assert grads["w"].flatten().tolist() == [2.0, -1.5]
 

@@ -13,7 +13,7 @@ from torso.data.batches import Batch
 from torso.learn.gradients import losses_of
 from torso.learn.objectives import Calibrated, CrossEntropy, Objective, Restricted
 from torso.learn.recorded import _fill, _room_for
-from torso.learn.taught import Contrast, NotTrue, models_of, remembers, teacher
+from torso.learn.taught import Contrast, NotTrue, remembers, teacher_tensors, teachers_of
 from torso.nets import Output
 
 LOGITS = torch.tensor([[[1.0, 2.0, 0.0]]])  # one client, one sample, three classes
@@ -108,17 +108,17 @@ def test_contrast_of_a_first_visit_has_no_gradient() -> None:
 
 
 def test_a_weight_of_zero_needs_no_teacher() -> None:
-    assert models_of(NotTrue(0.0)) == models_of(Contrast(0.0)) == ()
-    assert models_of(Contrast()) == ("start", "previous")
+    assert teachers_of(NotTrue(0.0)) == teachers_of(Contrast(0.0)) == ()
+    assert teachers_of(Contrast()) == ("start", "previous")
     assert [remembers(each) for each in (NotTrue(), Contrast(), Contrast(0.0), CrossEntropy())] == [0, 1, 0, 0]
 
 
 def test_the_previous_model_is_the_noted_one_or_that_of_the_start() -> None:
     start = {"a": torch.ones(1, 2), "b": torch.zeros(1, 2)}
-    found = teacher("previous", start, {"previous.a": torch.full((1, 2), 5.0), "other": torch.zeros(1)})
+    found = teacher_tensors("previous", start, {"previous.a": torch.full((1, 2), 5.0), "other": torch.zeros(1)})
     assert found["a"].tolist() == [[5.0, 5.0]]
     assert found["b"] is start["b"]
-    assert teacher("start", start, {}) is start
+    assert teacher_tensors("start", start, {}) is start
 
 
 def test_what_teachers_say_is_copied_into_the_memory_of_a_recording() -> None:

@@ -25,12 +25,12 @@ from torso.kinds import Positive
 from torso.learn.attacks import (
     ALittleIsEnough,
     Attack,
+    HonestUpload,
     InnerProduct,
     LabelFlip,
     LabelPoisoning,
     ModelReplacement,
     RandomUpdates,
-    Upload,
     attacked,
     attacks,
     hidden_deviations,
@@ -85,14 +85,14 @@ def test_random_updates_replace_the_attackers_and_leave_the_others() -> None:
 def test_noise_has_mean_zero_and_the_spread_of_the_honest_update() -> None:
     change = {"a": torch.full((2, 100, 100), 3.0), "b": torch.zeros(2, 10_000)}  # half 3, half 0: spread 1.5
     change["a"][1], change["b"][1] = 0.3, 0.0
-    noise = RandomUpdates().upload(Upload(change, (4, 7), 2, seed=0, round=1))
+    noise = RandomUpdates().upload(HonestUpload(change, (4, 7), 2, seed=0, round=1))
     for place, spread in ((0, 1.5), (1, 0.15)):
         entries = torch.cat([noise["a"][place].flatten(), noise["b"][place]])
         assert entries.mean() == pytest.approx(0.0, abs=0.05 * spread)
         assert entries.std() == pytest.approx(spread, rel=0.05)
-    alone = RandomUpdates().upload(Upload({n: c[1:] for n, c in change.items()}, (7,), 2, seed=0, round=1))
+    alone = RandomUpdates().upload(HonestUpload({n: c[1:] for n, c in change.items()}, (7,), 2, seed=0, round=1))
     assert_close(alone["a"][0], noise["a"][1])
-    later = RandomUpdates().upload(Upload(change, (4, 7), 2, seed=0, round=2))
+    later = RandomUpdates().upload(HonestUpload(change, (4, 7), 2, seed=0, round=2))
     assert not later["a"].isclose(noise["a"]).all()
 
 
@@ -235,7 +235,7 @@ class Louder(Attack):
 
     factor: Positive = 2.0
 
-    def upload(self, honest: Upload) -> Tensors:
+    def upload(self, honest: HonestUpload) -> Tensors:
         return {name: self.factor * change for name, change in honest.change.items()}
 
 
@@ -333,7 +333,7 @@ def test_noise_has_the_spread_of_all_entries_about_their_mean() -> None:
     """A quarter of the entries is 4, the others are 0, in two tensors: mean 1, standard deviation √3. The mean of their
     sizes would be 1, and that of the first tensor alone 0 (spec 9.6)."""
     change = {"a": torch.zeros(1, 30_000), "b": torch.full((1, 10_000), 4.0)}
-    noise = RandomUpdates().upload(Upload(change, clients=(3,), participants=2, seed=0, round=1))
+    noise = RandomUpdates().upload(HonestUpload(change, clients=(3,), participants=2, seed=0, round=1))
     entries = torch.cat([noise["a"][0], noise["b"][0]])
     assert entries.std().item() == pytest.approx(3**0.5, rel=0.02)
     assert entries.mean().item() == pytest.approx(0.0, abs=0.04)

@@ -9,7 +9,7 @@ import torch
 from tests.measure.test_shifts import go
 
 from torso.data.batches import Batch
-from torso.measure.calibration import error_of, gaps, own_logits
+from torso.measure.calibration import confidence_gaps, error_of, own_logits
 from torso.nets import Output
 
 
@@ -22,7 +22,7 @@ def sure(probabilities: list[float], labels: list[int], real: list[float] | None
 
 
 def error(*looks: tuple[Batch, Output], bins: int, samples: float) -> float:
-    return float(error_of(gaps(looks, bins, own_logits, torch.zeros(1, bins)), torch.tensor([samples])))
+    return float(error_of(confidence_gaps(looks, bins, own_logits, torch.zeros(1, bins)), torch.tensor([samples])))
 
 
 def test_by_hand() -> None:

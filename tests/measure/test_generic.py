@@ -17,14 +17,14 @@ from torso.measure.counts import class_counts_of, test_counts_of
 from torso.measure.generic import generic_of
 from torso.personal.models import generic_model
 from torso.personal.state import State
-from torso.personal.store import ClientState, Elsewhere, Store
+from torso.personal.store import ClientState, StateHandle, Store
 from torso.runs.job import simulate
 
 HEADS = {0: torch.tensor([[4.0, 0.0], [0.0, 8.0]]), 2: torch.tensor([[-2.0, 0.0], [0.0, 0.0]])}
 
 
 @dataclass(frozen=True)
-class Away(Elsewhere):
+class Away(StateHandle):
     """A state that only work on the engine should need."""
 
     state: ClientState

@@ -21,7 +21,7 @@ from torso import Config, run
 from torso.data import Federation
 from torso.engine import Batched, OneByOne, Workspace
 from torso.measure import Accuracy, Evaluation, evaluate
-from torso.measure.mixes import right_by_side, weigh
+from torso.measure.mixes import right_by_side, weighted_accuracy
 from torso.personal.state import State
 from torso.personal.store import ClientState
 from torso.runs.evaluation import evaluation_of
@@ -74,7 +74,7 @@ def test_equal_shares_are_the_plain_accuracy() -> None:
     """Spec 18, point 10. Right 1 of 2, 3 of 4, 0 of 5: G-FL is 4 of 11."""
     right, there = torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2.0, 4.0, 5.0])
     counts = torch.tensor([[7, 7, 7], [0, 9, 0], [0, 0, 0]])
-    even, one, nothing = weigh(right, there, counts).tolist()
+    even, one, nothing = weighted_accuracy(right, there, counts).tolist()
     assert even == pytest.approx(100 * 4 / 11)
     assert one == pytest.approx(75.0)
     assert math.isnan(nothing)

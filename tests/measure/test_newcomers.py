@@ -18,7 +18,7 @@ from torso.learn.local import learn
 from torso.learn.objectives import BalancedSoftmax, CrossEntropy
 from torso.learn.task import LocalTask
 from torso.measure import Accuracy, evaluate
-from torso.measure.accuracy import generic_answer
+from torso.measure.accuracy import generic_prediction
 from torso.measure.mixes import percent_by_mix, right_by_class
 from torso.measure.newcomers import settled
 from torso.nets import Tensors, apply
@@ -83,7 +83,7 @@ def test_equal_shares_of_every_class_are_the_plain_accuracy() -> None:
     right, there = right_by_class(workspace, [0], tensors, 128)
     counts = job.federation.class_counts[0]
     assert len(set(counts.tolist())) == 1  # the synthetic source deals equal classes
-    assert_close(percent_by_mix(workspace, [0], tensors, 128, generic_answer), 100 * right.sum(dim=1) / there.sum())
+    assert_close(percent_by_mix(workspace, [0], tensors, 128, generic_prediction), 100 * right.sum(dim=1) / there.sum())
 
 
 @pytest.fixture(scope="module")
@@ -186,11 +186,11 @@ def test_a_head_that_was_made_trains_as_a_layer_of_the_newcomers_own() -> None:
     hidden = torch.relu(held["head.personal.first.weight"] @ held["head.personal.mix"][..., None])
     made = (held["head.personal.second.weight"] @ hidden).view_as(held["head.generic.weight"])
     shared = {n: t for n, t in held.items() if "personal" not in n}
-    ours = taught(hyper, clients, {**held, hyper.net.made_head: torch.zeros_like(made)})
+    ours = taught(hyper, clients, {**held, hyper.net.generated_head: torch.zeros_like(made)})
     theirs = taught(linear, clients, {**shared, "head.personal.weight": made})
     assert torch.equal(ours["head.personal.second.weight"], held["head.personal.second.weight"])  # what made it stays
     assert not torch.allclose(theirs["head.personal.weight"], made, atol=1e-3)
-    assert_close(made + ours[hyper.net.made_head], theirs["head.personal.weight"])
+    assert_close(made + ours[hyper.net.generated_head], theirs["head.personal.weight"])
     assert_close({n: ours[n] for n in shared}, {n: theirs[n] for n in shared})
 
 

@@ -23,7 +23,7 @@ from torso import Config
 from torso.nets import Tensors
 from torso.results.peft_file import save_adapters
 from torso.runs.job import simulate
-from torso.runs.objects import hand_over
+from torso.runs.objects import register_objects
 from torso.runs.sampling import participants
 
 RANK, ALPHA, LR, EPOCHS, ROUNDS = 2, 6.0, 0.1, 2, 3
@@ -142,7 +142,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, list[Any
         for place, size in enumerate(SIZES)
     ]
     both = [(each, (each[0][:2], each[1][:2])) for each in clients]
-    handed = hand_over(Config(method="fedit", model={"lora": LORA}), both, module)
+    handed = register_objects(Config(method="fedit", model={"lora": LORA}), both, module)
     net = copy.deepcopy(simulate(handed.config).net)
     for name in net.parts["lora"]:
         tensor = net.get_parameter(name).data
@@ -163,7 +163,7 @@ def test_rounds_are_those_of_a_loop_on_whole_weights(
         run={"engine": "batched", "clients_at_once": 3},
         measure={"names": ["generic"]},
     )
-    handed = hand_over(config, clients, module)
+    handed = register_objects(config, clients, module)
     job = simulate(handed.config)
     lens = job.net.input.lens(torch.device("cpu"))  # type: ignore[union-attr]
     samples = [

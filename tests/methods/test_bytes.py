@@ -28,9 +28,9 @@ from torso.nets import Head, Network, Tensors
 from torso.nets import build as build_net
 from torso.personal import Fomo
 from torso.personal.state import State
-from torso.personal.store import KINDS, NOTHING, ClientState, Store
-from torso.runs.cost import down, schema_bytes, up
-from torso.runs.exchange import ClassSums, opened
+from torso.personal.store import EMPTY_STATE, KINDS, ClientState, Store
+from torso.runs.cost import download_of, schema_bytes, upload_schema
+from torso.runs.exchange import ClassSums, state_after_start
 from torso.runs.job import simulate
 from torso.runs.messages import Message, MessageNumbers, Schema, Sent, Told, schema_of
 from torso.runs.rounds import play_round
@@ -165,9 +165,9 @@ def test_the_messages_of_a_run_are_as_long_as_its_cost_says(seen: Watched) -> No
     for visited, stage in zip(seen.spy.visits, seen.plan, strict=True):
         for client, (down_there, back) in zip(visited.clients, visited.messages(), strict=True):
             sent, got = sent + wire(down_there.tensors), got + wire(back.tensors)
-            assert down_there.schema == schema_of(down(visited.told, client))
-            assert back.schema == up(stage, visited.told, client)
-            assert wire(back.tensors) == schema_bytes(up(stage, visited.told, client))
+            assert down_there.schema == schema_of(download_of(visited.told, client))
+            assert back.schema == upload_schema(stage, visited.told, client)
+            assert wire(back.tensors) == schema_bytes(upload_schema(stage, visited.told, client))
     extra = once(result)
     assert (result.cost.bytes_down, result.cost.bytes_up) == (sent + extra.bytes_down, got + extra.bytes_up)
     assert (sent + got == 0) == (result.method in {"local-only", "centralized", "centralized-body"})
@@ -181,7 +181,7 @@ def test_running_statistics_are_in_the_messages(name: str) -> None:
     for visited, stage in zip(seen.spy.visits, seen.plan, strict=True):
         for client, (down_there, back) in zip(visited.clients, visited.messages(), strict=True):
             sent, got = sent + wire(down_there.tensors), got + wire(back.tensors)
-            assert back.schema == up(stage, visited.told, client)
+            assert back.schema == upload_schema(stage, visited.told, client)
             assert any(key.endswith("running_mean") for key in back.tensors)
             assert any(tensor.dtype == torch.int64 for tensor in back.tensors.values())
     assert (result.cost.bytes_down, result.cost.bytes_up) == (sent, got)
@@ -214,9 +214,9 @@ def test_a_message_is_all_that_a_participant_needs(seen: Watched) -> None:
             again = visit_of(stage, heard, seed=0)(workspace, [client])
             assert_same_sent(again, sent)
             for kind in KINDS:
-                assert equal(*(getattr(each.left.get(client, NOTHING), kind) for each in (again, sent)))
+                assert equal(*(getattr(each.left.get(client, EMPTY_STATE), kind) for each in (again, sent)))
             assert back.numbers.samples == data().roster.sizes[client]
-            assert_same_sent(Sent.received(posted(back, up(stage, told, client))), sent)
+            assert_same_sent(Sent.received(posted(back, upload_schema(stage, told, client))), sent)
 
 
 def assert_same_sent(one: Sent, other: Sent) -> None:
@@ -517,7 +517,9 @@ def test_fedfomo_sends_as_many_models_as_there_are() -> None:
 
 def test_fedncm_sends_class_sums_and_counts_once() -> None:
     stage, start = mobilenet("fedncm")
-    begun = opened(stage, start.server, six_clients().roster, cast(Engine, Idle(stage)), batch_size=1, seed=0)
+    begun = state_after_start(
+        stage, start.server, six_clients().roster, cast(Engine, Idle(stage)), batch_size=1, seed=0
+    )
     assert each_way(Cost(), begun.cost, 6) == (0, 4 * ROW)
     assert stage.rounds == 0
 

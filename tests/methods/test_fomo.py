@@ -166,7 +166,7 @@ def test_fomo_does_not_train_on_what_it_holds_out() -> None:
     data = Data.of([(1, 0), (1, 0.2), (0.2, 1), (0, 1), (1, 1)], [0, 0, 1, 1, 0])
     task = on(job("fedfomo", head="eye"), federated([data, CLIENTS[2]]))
     workspace = Workspace.at(task.net, task.federation)
-    kept, held = workspace.train_deck([0]).parted(0.2, seed=0)
+    kept, held = workspace.train_deck([0]).split_off(0.2, seed=0)
     rows = kept.index[0].tolist()
     assert (len(rows), len(held.index[0])) == (4, 1)
     state = last(task)
@@ -191,7 +191,7 @@ def test_fomo_measures_on_the_samples_held_out(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Fomo, "before", spy)
     story(task, 3)
-    row = Workspace.at(task.net, task.federation).train_deck([0]).parted(0.2, seed=0)[1].index[0].tolist()
+    row = Workspace.at(task.net, task.federation).train_deck([0]).split_off(0.2, seed=0)[1].index[0].tolist()
     assert len(seen) == 3
     for received, found in seen:
         model = Model(*(received[n][0].double().numpy() for n in ("body.blocks.0.weight", "head.weight")))

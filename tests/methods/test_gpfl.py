@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from torso import Config
 from torso.data.batches import Batch
 from torso.errors import RequestError
-from torso.learn.drift import HeadDecay, Local
+from torso.learn.drift import DriftState, HeadDecay
 from torso.learn.gradients import losses_of
 from torso.learn.guided import Guided
 from torso.learn.objectives import CrossEntropy
@@ -138,7 +138,7 @@ def test_the_distance_of_samples_of_a_batch_and_squared_by_hand() -> None:
 
 
 def test_head_decay_moves_the_head_alone_by_hand() -> None:
-    at = Local({}, {"head.valve.x": torch.tensor([[4.0]]), "body.x": torch.tensor([[4.0]])})
+    at = DriftState({}, {"head.valve.x": torch.tensor([[4.0]]), "body.x": torch.tensor([[4.0]])})
     found = HeadDecay(0.5).gradient({"head.valve.x": torch.tensor([[1.0]]), "body.x": torch.tensor([[1.0]])}, at)
     assert {name: grad.item() for name, grad in found.items()} == {"head.valve.x": 3.0, "body.x": 1.0}
 
@@ -210,7 +210,7 @@ def test_a_body_of_others_says_the_same_stacked_and_alone() -> None:
     tensors |= net.facts(torch.tensor([[1, 3], [2, 0]]), tensors)
     x = torch.randn(2, 5, 1, 2, 2)
     both = apply(net, tensors, x)
-    assert both.beside is None
+    assert both.auxiliary_logits is None
     for k in (0, 1):
         alone = apply(net, {name: tensor[k : k + 1] for name, tensor in tensors.items()}, x[k : k + 1])
         for name in ("features", "logits", "personal", "gaps"):

@@ -71,7 +71,7 @@ def test_each_head_has_its_own_loss_and_only_the_fixed_one_reaches_the_features(
         head.classifier.weight.copy_(torch.eye(2))
     features = torch.tensor([[[1.0, 0.0]]], requires_grad=True)
     logits = head(features)
-    said = Output(features, logits, head.own(features, logits), head.beside(features))
+    said = Output(features, logits, head.own(features, logits), head.auxiliary_logits(features))
     batch = Batch(features, torch.tensor([[0]]))
     loss = losses_of(said, batch, CrossEntropy(), torch.ones(1, 2))
     small = 1 / (1 + math.e)

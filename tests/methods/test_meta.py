@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 from torso.data.batches import Batch
 from torso.errors import RequestError
-from torso.learn.meta import GAMMA, MetaWeighted, weigh
+from torso.learn.meta import GAMMA, MetaWeighted, sample_weights
 from torso.learn.objectives import BalancedSoftmax, balanced_softmax, cross_entropy
 from torso.learn.sgd import Sgd
 from torso.learn.steps import Learner, LocalSettings
@@ -244,7 +244,7 @@ def test_weights_lie_between_nought_and_one_and_no_gradient_reaches_the_loss() -
         GAMMA: (2, 1),
     }
     fed = (10 * torch.rand(2, 50)).requires_grad_()
-    found = weigh(notes, fed)
+    found = sample_weights(notes, fed)
     assert bool(((found > 0) & (found < 1)).all())
     (grad,) = torch.autograd.grad(found.sum(), [fed], allow_unused=True)
     assert grad is None

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from torso import Config, run
 from torso.data.batches import Shuffle
 from torso.engine import OneByOne, Workspace
-from torso.learn.drift import Local, MultiTask
+from torso.learn.drift import DriftState, MultiTask
 from torso.measure.evaluate import evaluate, own_models
 from torso.methods import methods
 from torso.nets import apply
@@ -161,7 +161,7 @@ def test_mtl_penalty_is_the_centring_projector_not_a_matrix_of_ones() -> None:
 
     def pulls(models: Tensor) -> Tensor:
         others = models.mean(dim=0) - models / 2  # what the other one adds to the mean, for each of the two
-        at = Local(start={"w": models[0]}, params={"w": models}, shared={"w": others}, participants=2)
+        at = DriftState(start={"w": models[0]}, params={"w": models}, shared={"w": others}, participants=2)
         return MultiTask(lam1=1.0, lam2=0.0).gradient(still, at)["w"]
 
     omega = (np.eye(2) - np.full((2, 2), 0.5)) @ (np.eye(2) - np.full((2, 2), 0.5))
@@ -189,7 +189,7 @@ def test_mtl_keeps_the_sum_of_the_models_where_the_loss_is_flat() -> None:
 def test_mtl_strength_follows_the_digits_of_the_parameter_count(shape: tuple[int, ...], usual: float) -> None:
     """10^−(digits + 1): 3 has one digit, 10 and 99 two, 100 three. The other participant has −w, so that w̄ = 0."""
     params = torch.ones(1, *shape)
-    at = Local(start={"w": params[0]}, params={"w": params}, shared={"w": -params / 2}, participants=2)
+    at = DriftState(start={"w": params[0]}, params={"w": params}, shared={"w": -params / 2}, participants=2)
     assert_close(MultiTask().gradient({"w": torch.zeros_like(params)}, at)["w"], params * 4 * usual)
 
 

@@ -18,7 +18,7 @@ from torch.testing import assert_close
 from torso import Config, RequestError, Result, run
 from torso.engine import Workspace
 from torso.methods import Exchange, Finished, Method, Start, starts
-from torso.methods.starts import Earlier, Pace, ReadRun
+from torso.methods.starts import EarlierMethod, ReadRun, TrainingPlan
 from torso.nets import Network, Tensors
 from torso.papers.experiments.reuse import opening_key, training_key
 from torso.runs.job import simulate
@@ -39,7 +39,7 @@ class Counts(Start):
     scale: float = 1.0
     rounds: int = 0
 
-    def pace(self, run: Pace) -> Pace:
+    def pace(self, run: TrainingPlan) -> TrainingPlan:
         return replace(run, rounds=self.rounds)
 
     def before_first_round(self, exchange: Exchange) -> Tensors:
@@ -55,11 +55,11 @@ class AfterFedAvg(Start):
 
     rounds: int = 2
 
-    def earlier(self) -> Earlier | None:
-        return Earlier("fedavg", 2)
+    def earlier(self) -> EarlierMethod | None:
+        return EarlierMethod("fedavg", 2)
 
-    def pace(self, run: Pace) -> Pace:
-        return Pace(self.rounds, 1e-12, "const")
+    def pace(self, run: TrainingPlan) -> TrainingPlan:
+        return TrainingPlan(self.rounds, 1e-12, "const")
 
     def before_first_round(self, exchange: Exchange) -> Tensors:
         return {"head.weight": torch.zeros_like(exchange.model["head.weight"])}

@@ -28,7 +28,7 @@ from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
 from torso.runs.telling import tell, visit_of
-from torso.server.federated_features import FederatedFeatures, as_one, class_gradients, distance
+from torso.server.federated_features import FederatedFeatures, as_matrix, class_gradients, distance
 from torso.server.fisher import Fisher
 from torso.server.gaussians import ClientFeatures, GaussianClasses, Gaussians, estimated, head_of, loss_of
 from torso.server.prototypes import MixedHeads, Prototypes, least_on_simplex, mixing_weights, moments
@@ -267,7 +267,7 @@ def test_the_mean_of_a_batch_leaves_padding_out_by_hand() -> None:
     said = Output(torch.tensor([[[1.0], [3.0], [9.0]]]).expand(2, 3, 1), torch.zeros(2, 3, 2))
     told = {"told.consensus": torch.tensor([[0.5], [0.5]]), "told.established": torch.tensor([1.0, 0.0])}
     loss = MeanRegularised(4.0)
-    taught = loss.of_told(told, torch.zeros(2, 3, dtype=torch.int64))
+    taught = loss.of_statistics(told, torch.zeros(2, 3, dtype=torch.int64))
     found = loss.of_batch(said, torch.tensor([[1.0, 1.0, 0.0]] * 2), taught)
     assert_close(found, torch.tensor([4.5, 0.0]))
 
@@ -446,7 +446,7 @@ def test_the_gradients_of_a_class_by_hand() -> None:
     wrong = torch.tensor([[-SIGMA, SIGMA], [SIGMA, -SIGMA]])
     wanted = torch.stack([torch.outer(wrong[0], features[0, 0]), torch.outer(wrong[1], features[1, 0])])
     assert_close(class_gradients(features, torch.eye(2)), wanted)
-    with_bias = as_one({"head.weight": torch.eye(2), "head.bias": torch.zeros(2)})
+    with_bias = as_matrix({"head.weight": torch.eye(2), "head.bias": torch.zeros(2)})
     assert_close(class_gradients(features, with_bias), torch.cat([wanted, wrong.unsqueeze(-1)], dim=-1))
 
 

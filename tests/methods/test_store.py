@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from torso.personal.state import State
-from torso.personal.store import NOTHING, ClientState, Elsewhere, Store
+from torso.personal.store import EMPTY_STATE, ClientState, StateHandle, Store
 
 
 def of(value: float) -> dict[str, torch.Tensor]:
@@ -15,7 +15,7 @@ def of(value: float) -> dict[str, torch.Tensor]:
 
 
 @dataclass
-class Away(Elsewhere):
+class Away(StateHandle):
     """A state that is not here, and how often it was fetched."""
 
     state: ClientState
@@ -32,7 +32,7 @@ def test_a_visit_replaces_the_kinds_that_it_leaves_and_no_others() -> None:
     assert set(after.kept) == {"v"}  # as the visit left it, not joined with what was there
     assert (after.memory, after.own["w"].item(), after.notes) == (before.memory, 4.0, before.notes)
     assert before
-    assert not NOTHING
+    assert not EMPTY_STATE
 
 
 def test_a_round_makes_another_store() -> None:
@@ -46,7 +46,7 @@ def test_a_round_makes_another_store() -> None:
 
 def test_who_has_never_come_holds_nothing() -> None:
     store = Store({0: ClientState(kept=of(1))})
-    assert store[7] is NOTHING
+    assert store[7] is EMPTY_STATE
     assert 7 not in store
     assert len(store) == 1
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torso.engine import OneByOne
-from torso.learn.taught import PREVIOUS, Contrast, NotTrue
+from torso.learn.taught import PREVIOUS_PREFIX, Contrast, NotTrue
 from torso.methods import methods
 from torso.personal.state import State
 from torso.runs.job import simulate
@@ -29,8 +29,12 @@ def test_it_goes_with_other_methods(base: str, objective: NotTrue | Contrast, tm
         without = State.begin(plain.model)
         for _ in range(2):
             without, _ = play_round(plain.plan[0], without, plain.roster, engine, SEED)
-    kept = {name for own in second.clients.of_kind("notes").values() for name in own if name.startswith(PREVIOUS)}
-    assert kept == ({f"{PREVIOUS}{name}" for name in job.plan[0].moving} if isinstance(objective, Contrast) else set())
+    kept = {
+        name for own in second.clients.of_kind("notes").values() for name in own if name.startswith(PREVIOUS_PREFIX)
+    }
+    assert kept == (
+        {f"{PREVIOUS_PREFIX}{name}" for name in job.plan[0].moving} if isinstance(objective, Contrast) else set()
+    )
     moved = [*zip(second.model.values(), without.model.values(), strict=True)]
     moved += [*zip(_kept(second), _kept(without), strict=True)]
     # under MTL a client goes on from its own model: both teachers of Contrast are that, and it has no gradient
@@ -53,6 +57,6 @@ def test_after_a_visit_the_previous_model_is_what_the_client_sent() -> None:
     assert set(notes) == set(played.participants)
     sizes = job.roster.sizes_of(played.participants).tolist()
     for name, tensor in state.model.items():
-        sent = [notes[k][f"{PREVIOUS}{name}"] for k in played.participants]
+        sent = [notes[k][f"{PREVIOUS_PREFIX}{name}"] for k in played.participants]
         mean = sum(size / sum(sizes) * each for size, each in zip(sizes, sent, strict=True))
         torch.testing.assert_close(torch.as_tensor(mean), tensor)

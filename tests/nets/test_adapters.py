@@ -179,7 +179,7 @@ def test_one_pass_for_all_clients_is_one_by_one(body: str) -> None:
     """Outputs and gradients of three ragged clients, with the network in the modes of a round."""
     net = net_of(body)
     assert net.body.once == ONE_PASS.get(body, True)
-    assert net.body.in_line
+    assert net.body.one_pass
     assert net.stacks
     learning = learnable(net, net.state_dict())
     tensors, batch, bare = clients_of(net, 3), batch_of(net), skeleton(net)
@@ -332,7 +332,7 @@ def test_a_body_that_mixes_or_moves_samples_is_not_computed_in_one_pass(body: st
     """`build` finds it out, and clients are computed one by one, with the same results."""
     net = net_of(body)
     assert not net.body.once
-    assert not net.body.in_line
+    assert not net.body.one_pass
     tensors, x = clients_of(net, 2), IMAGE.example(6).view(2, 3, *IMAGE.shape)
     bare = skeleton(net).eval()
     together = apply(bare, tensors, x).logits
@@ -345,7 +345,7 @@ def test_a_body_that_mixes_samples_in_training_alone_is_computed_client_by_clien
     """With `base` = train. In evaluation all clients are computed in one pass."""
     net = net_of("mixes-in-training", base="train")
     assert net.body.once
-    assert not net.body.in_line
+    assert not net.body.one_pass
     tensors, x = clients_of(net, 2), IMAGE.example(6).view(2, 3, *IMAGE.shape)
     for bare in (skeleton(net).train(), skeleton(net).eval()):
         together = apply(bare, tensors, x).logits
@@ -406,7 +406,7 @@ def test_the_frozen_body_computes_as_in_evaluation_by_default() -> None:
 def test_dropout_draws_from_each_clients_key(body: str, options: dict[str, Any]) -> None:
     """Clients are then computed one after the other, so other clients in the stack do not matter."""
     net = net_of(body, **options)
-    assert not net.body.in_line
+    assert not net.body.one_pass
     tensors, batch, bare = clients_of(net, 3), batch_of(net), skeleton(net)
     set_modes(bare, learnable(net, net.state_dict()))
     with pytest.raises(RequestError, match="no key to draw them from"):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torso.errors import RequestError
 from torso.nets import apply, body_of, skeleton, split
 from torso.nets.compute import draws
-from torso.nets.draws import Keyed, ReadsValues, Watching, detecting_on_zeros
+from torso.nets.draws import DrawDetector, Keyed, ReadsValues, detecting_on_zeros
 
 from .samples import images, spread
 
@@ -59,7 +59,7 @@ def test_each_thread_draws_from_its_own_key() -> None:
 
 
 def test_what_draws_nothing_is_not_taken_for_random() -> None:
-    with Watching() as seen:
+    with DrawDetector() as seen:
         F.scaled_dot_product_attention(*torch.ones(3, 1, 1, 8, 8).unbind())
         F.dropout(torch.ones(3), 0.5, training=False)
         F.dropout(torch.ones(3), 0.0)

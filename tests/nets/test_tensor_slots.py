@@ -98,13 +98,13 @@ def test_tensors_that_all_clients_share_stay_in_place() -> None:
     net, tensors, batch = begun(Small())
     set_modes(net, frozenset())
     said = apply(net, tensors, batch.inputs).logits
-    held = dict(net.seat._held)
+    held = dict(net.slots._held)
     views = {n: t[0].expand(1, *t[0].shape) for n, t in tensors.items()}
     assert torch.equal(apply(net, views, batch.inputs).logits, said)
-    assert all(net.seat._held[n] is t for n, t in held.items())
+    assert all(net.slots._held[n] is t for n, t in held.items())
     copies = {n: t.clone() for n, t in tensors.items()}
     apply(net, copies, batch.inputs)
-    assert not any(net.seat._held[n] is t for n, t in held.items())
+    assert not any(net.slots._held[n] is t for n, t in held.items())
     copies["head.weight"].zero_()
     assert not torch.equal(apply(net, copies, batch.inputs).logits, said)
 
@@ -147,8 +147,8 @@ def test_a_copy_of_a_network_has_its_own_slots() -> None:
     net, tensors, batch = begun(Small())
     apply(net, tensors, batch.inputs)
     other = copy.deepcopy(net)
-    assert other.seat is not net.seat
-    assert not other.seat.modes
+    assert other.slots is not net.slots
+    assert not other.slots.modes
     assert torch.equal(apply(other, tensors, batch.inputs).logits, apply(net, tensors, batch.inputs).logits)
 
 

@@ -18,7 +18,7 @@ from torso.data.tokenise import padded
 from torso.data.wants import Tokenizer
 from torso.errors import RequestError
 from torso.nets import LinearHead, Network, apply, build, learnable, part_names, wants_of
-from torso.nets.draws import Watching
+from torso.nets.draws import DrawDetector
 from torso.results.body_weights import load_body
 
 from .text_models import TEXTS, save_encoder, save_sentence
@@ -114,7 +114,7 @@ def test_clients_are_stacked(tiny: str) -> None:
         for n, t in net.state_dict().items()
     }
     x = ids.expand(3, -1, -1)
-    with Watching() as seen:
+    with DrawDetector() as seen:
         net.train()
         together = apply(net, weights, x)
     assert net.body.vmaps

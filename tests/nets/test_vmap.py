@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torso import Config, run
 from torso.data.inputs import Floats
 from torso.nets import split
-from torso.nets.compute import vmap_fails
+from torso.nets.compute import vmap_error
 
 CPU, INPUT = torch.device("cpu"), Floats((6,))
 
@@ -68,7 +68,7 @@ class OfItsOwn(Small):
 )
 def test_it_is_found_out_beforehand(kind: type[nn.Module], why: str) -> None:
     net = split(kind())
-    found = vmap_fails(net, INPUT, CPU, torch.float32)
+    found = vmap_error(net, INPUT, CPU, torch.float32)
     assert why in found
     assert bool(found) == bool(why)
     assert net.body.vmaps  # tried on a copy

@@ -21,11 +21,11 @@ from tests.runs.samples import Heard, bits, check_packs, history_of, last_tensor
 
 from torso import Config, RequestError, Result, run
 from torso.data import Federation, build
-from torso.errors import PlaceLost
+from torso.errors import NoWorkerLeft
 from torso.methods import methods
 from torso.parallel.compare import compare
-from torso.parallel.hire import crew
-from torso.parallel.ray_pool import OnRay
+from torso.parallel.hire import pool
+from torso.parallel.ray_pool import RayPool
 from torso.parallel.together import run_together
 from torso.personal import personals
 from torso.runs.devices import device_of
@@ -39,16 +39,16 @@ RAY = ["run.engine=ray", "run.ray.workers=2"]
 
 
 @pytest.fixture(scope="module")
-def hands(cluster: None) -> Iterator[OnRay]:
+def hands(cluster: None) -> Iterator[RayPool]:
     """Processes for all tests here: to start some takes longer than such a run."""
-    with closing(OnRay(tiny("fedavg", *RAY).run)) as crew:
-        yield crew
+    with closing(RayPool(tiny("fedavg", *RAY).run)) as pool:
+        yield pool
 
 
 @pytest.fixture
-def lent(hands: OnRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(run_together.__kwdefaults__, crew.__name__, hands)  # the parameter is called like the function
-    monkeypatch.setattr("torso.parallel.hire.crew", lambda _: nullcontext(hands))
+def lent(hands: RayPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(run_together.__kwdefaults__, pool.__name__, hands)  # the parameter is called like the function
+    monkeypatch.setattr("torso.parallel.hire.pool", lambda _: nullcontext(hands))
 
 
 def data(config: Config) -> Federation:
@@ -87,7 +87,7 @@ def test_runs_at_the_same_time_have_a_bar_each() -> None:
 
 
 def test_a_run_whose_process_dies_goes_on_in_another_and_is_the_same(
-    hands: OnRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hands: RayPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(personals, "mortal", Mortal)
     (tmp_path / "lives").mkdir()
@@ -98,7 +98,7 @@ def test_a_run_whose_process_dies_goes_on_in_another_and_is_the_same(
     run(here, tmp_path / "whole")
     (tmp_path / "lives" / "one").touch()
     heard = Heard()
-    ((_, found),) = run_together([chosen], [tmp_path / "out"], listener=heard, crew=hands, data=data)
+    ((_, found),) = run_together([chosen], [tmp_path / "out"], listener=heard, pool=hands, data=data)
     assert found.ok
     assert heard.notes == ["the process of fedper seed 0 was lost; it goes on in another"]
     assert result_of(tmp_path / "out") == result_of(tmp_path / "whole")
@@ -132,7 +132,7 @@ def write_place(config: Config, folder: Path) -> None:
 
 
 def test_what_kills_every_process_is_told_of_its_run_and_the_others_go_on(
-    hands: OnRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hands: RayPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(personals, "mortal", Mortal)
     (tmp_path / "lives").mkdir()
@@ -143,7 +143,7 @@ def test_what_kills_every_process_is_told_of_its_run_and_the_others_go_on(
     asked = [config(method, train={"fraction": 1.0}) for method in (fatal, "fedper")]
     monkeypatch.setattr(hands, "capacity", lambda: 1)
     (_, lost), (_, whole) = run_together(asked, [tmp_path / "0", tmp_path / "1"])
-    assert isinstance(lost, PlaceLost)
+    assert isinstance(lost, NoWorkerLeft)
     assert "2 processes have died over fedper seed 0" in str(lost)
     assert isinstance(whole, Result)
     assert whole.ok
@@ -169,10 +169,10 @@ def test_nobody_comes_is_said(tmp_path: Path) -> None:
         ray.get(hog.total.remote())
         chosen = tiny("fedavg", *RAY, "run.ray.wait=1", "run.workers=3")
         with (
-            pytest.raises(PlaceLost, match=r"has not started within run\.ray\.wait = 1 s; the cluster has 3 cores"),
-            crew(chosen.run) as nobody,
+            pytest.raises(NoWorkerLeft, match=r"has not started within run\.ray\.wait = 1 s; the cluster has 3 cores"),
+            pool(chosen.run) as nobody,
         ):
-            list(run_together([chosen], [tmp_path / "0"], crew=nobody))
+            list(run_together([chosen], [tmp_path / "0"], pool=nobody))
     finally:
         ray.kill(hog)
 

@@ -16,7 +16,7 @@ from tests.near import assert_states_near, far
 from tests.runs.samples import history_of, tiny
 
 from torso import Config, Result, run
-from torso.data import Shelf, build
+from torso.data import DataCache, build
 from torso.engine import Workspace
 from torso.learn import lockstep
 from torso.learn.gradients import Gradients, leading_gradients
@@ -402,9 +402,9 @@ def test_who_can_stand_beside_whom() -> None:
 
 
 def test_a_shelf_reads_once() -> None:
-    shelf, device = Shelf(), torch.device("cpu")
-    one, other = (build(config.data, 0, device, shelf) for config in configs("fedavg")[:2])
+    data_cache, device = DataCache(), torch.device("cpu")
+    one, other = (build(config.data, 0, device, data_cache) for config in configs("fedavg")[:2])
     assert one.train.samples.data_ptr() == other.train.samples.data_ptr()
     assert one.train.order.tolist() != other.train.order.tolist()
     made = tiny("fedavg", "data.source=synthetic")
-    assert not torch.equal(*(build(made.data, seed, device, shelf).train.samples for seed in (0, 1)))
+    assert not torch.equal(*(build(made.data, seed, device, data_cache).train.samples for seed in (0, 1)))

@@ -24,12 +24,12 @@ from tests.papers.tiny import QUICK, tiny_cifar10
 from tests.runs.samples import Heard, assert_same_run, check_packs, last_tensors, result_of, same_tensors, tiny
 
 from torso import Config, RequestError, Result, run
-from torso.errors import PlaceLost
+from torso.errors import NoWorkerLeft
 from torso.measure import Accuracy
 from torso.methods import Method, methods
-from torso.parallel.hire import crew, filling
-from torso.parallel.pool import Lost
-from torso.parallel.processes import Processes
+from torso.parallel.hire import pool, processes_for
+from torso.parallel.pool import ProcessLost
+from torso.parallel.processes import LocalPool
 from torso.parallel.together import run_together
 from torso.personal import Personal, personals
 from torso.runs.rounds import Round
@@ -40,7 +40,7 @@ TABLE = ("reproduce", "fedbabu/13", "--data-root", "data", "--quiet", "--out")
 PART = ("--only", "shards=2,fraction=0.1,local_epochs=10,method=fedavg|lg-fedavg|fedper")
 
 
-class Quick(Processes):
+class Quick(LocalPool):
     """Processes that fork from one that has loaded torch: to load it takes longer than all that is done here. Those of
     the command line, below, begin at nothing."""
 
@@ -51,27 +51,27 @@ class Quick(Processes):
 
 
 @pytest.fixture(scope="module")
-def hands() -> Iterator[Processes]:
+def hands() -> Iterator[LocalPool]:
     """For all tests here."""
-    with closing(Quick(2)) as crew:
-        yield crew
+    with closing(Quick(2)) as pool:
+        yield pool
 
 
 def write_place(config: Config, folder: Path) -> None:
     (folder / "place").write_text(str(os.getpid()))
 
 
-def test_packs_in_two_processes_are_the_packs_here_and_tell_what_breaks(hands: Processes, tmp_path: Path) -> None:
+def test_packs_in_two_processes_are_the_packs_here_and_tell_what_breaks(hands: LocalPool, tmp_path: Path) -> None:
     outs = check_packs(tmp_path, (), write_place, hands)
     places = [(out / "place").read_text() for out in outs]
     assert str(os.getpid()) not in places
     assert places[0] == places[1]
 
 
-def test_features_are_computed_once_in_other_processes_too(hands: Processes, tmp_path: Path) -> None:
+def test_features_are_computed_once_in_other_processes_too(hands: LocalPool, tmp_path: Path) -> None:
     asked = [tiny("lp", "train.local_epochs=2", f"run.seed={seed}") for seed in (0, 1)]
     outs = [tmp_path / str(seed) for seed in (0, 1)]
-    assert sorted(place for place, _ in run_together(asked, outs, crew=hands)) == [0, 1]
+    assert sorted(place for place, _ in run_together(asked, outs, pool=hands)) == [0, 1]
     for config, out in zip(asked, outs, strict=True):
         run(config, tmp_path / "here" / out.name)
         assert_same_run(out, tmp_path / "here" / out.name)
@@ -90,12 +90,12 @@ def _with(method: Method) -> Config:
 
 
 def test_a_run_whose_process_dies_goes_on_in_another_and_is_the_same(
-    hands: Processes, fatal: Method, tmp_path: Path
+    hands: LocalPool, fatal: Method, tmp_path: Path
 ) -> None:
     run(_with(fatal), tmp_path / "whole")
     (tmp_path / "lives" / "one").touch()
     heard = Heard()
-    ((_, found),) = run_together([_with(fatal)], [tmp_path / "out"], listener=heard, crew=hands)
+    ((_, found),) = run_together([_with(fatal)], [tmp_path / "out"], listener=heard, pool=hands)
     assert isinstance(found, Result)
     assert found.ok
     assert heard.notes == ["the process of fedper seed 0 was lost; it goes on in another"]
@@ -104,23 +104,23 @@ def test_a_run_whose_process_dies_goes_on_in_another_and_is_the_same(
 
 
 def test_what_kills_every_process_is_told_of_its_run_and_the_others_go_on(
-    hands: Processes, fatal: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hands: LocalPool, fatal: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "ab":
         (tmp_path / "lives" / name).touch()
     monkeypatch.setattr("torso.parallel.orchestrator._TRIES", 2)
     asked = [_with(fatal), tiny("fedper", "train.rounds=1")]
-    found = dict(run_together(asked, [tmp_path / "0", tmp_path / "1"], crew=hands))
-    assert isinstance(found[0], PlaceLost)
+    found = dict(run_together(asked, [tmp_path / "0", tmp_path / "1"], pool=hands))
+    assert isinstance(found[0], NoWorkerLeft)
     said = rf"2 processes have died over fedper seed 0; of the last: process \d+ ended with status -{signal.SIGKILL:d}"
-    with pytest.raises(PlaceLost, match=said):
+    with pytest.raises(NoWorkerLeft, match=said):
         raise found[0]
     assert isinstance(found[1], Result)
     assert found[1].ok
 
 
 def test_processes_that_died_while_they_were_idle_are_replaced_and_no_runs_fault(
-    hands: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hands: LocalPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many of them as a run may cost."""
     monkeypatch.setattr("torso.parallel.orchestrator._TRIES", 2)  # to start processes takes long
@@ -129,13 +129,13 @@ def test_processes_that_died_while_they_were_idle_are_replaced_and_no_runs_fault
     for worker in hands.idle:
         worker.process.kill()
         worker.process.join()
-    ((_, found),) = run_together([tiny("fedavg")], [tmp_path / "after"], crew=hands)
+    ((_, found),) = run_together([tiny("fedavg")], [tmp_path / "after"], pool=hands)
     assert isinstance(found, Result)
     assert found.ok
 
 
 def test_a_process_whose_accelerator_is_broken_takes_no_other_run(
-    hands: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hands: LocalPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(personals, "poison", Poison)
     (tmp_path / "lives").mkdir()
@@ -144,57 +144,57 @@ def test_a_process_whose_accelerator_is_broken_takes_no_other_run(
     poisoned = methods["fedper"].but(personal=Poison(folder=str(tmp_path / "lives")))
     asked = [_with(poisoned), *(tiny("fedavg", f"run.seed={seed}") for seed in range(3))]
     outs = [tmp_path / str(place) for place in range(4)]
-    found = dict(run_together(asked, outs, listener=heard, crew=hands))
+    found = dict(run_together(asked, outs, listener=heard, pool=hands))
     assert all(isinstance(result, Result) and result.ok for result in found.values())
     assert heard.notes == ["the process of fedper seed 0 was lost; it goes on in another"]
 
 
 def test_those_that_are_there_go_on_where_no_other_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start, started = Processes.start, list[Any]()
+    start, started = LocalPool.start, list[Any]()
 
-    def once(self: Processes) -> Any:
+    def once(self: LocalPool) -> Any:
         if started:
-            raise Lost("no memory is left for it")
+            raise ProcessLost("no memory is left for it")
         started.append(start(self))
         return started[0]
 
-    monkeypatch.setattr(Processes, "start", once)
+    monkeypatch.setattr(LocalPool, "start", once)
     asked = [tiny("fedavg", f"run.seed={seed}") for seed in range(3)]
-    with closing(Quick(2)) as crew:
-        found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], crew=crew))
+    with closing(Quick(2)) as pool:
+        found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], pool=pool))
         assert all(isinstance(result, Result) and result.ok for result in found.values())
-    with closing(Quick(2)) as crew, pytest.raises(PlaceLost, match="3 workers could not start: no memory is left"):
-        list(run_together(asked, [tmp_path / f"again {place}" for place in range(3)], crew=crew))
+    with closing(Quick(2)) as pool, pytest.raises(NoWorkerLeft, match="3 workers could not start: no memory is left"):
+        list(run_together(asked, [tmp_path / f"again {place}" for place in range(3)], pool=pool))
 
 
 def test_processes_that_die_as_soon_as_they_are_there_are_not_started_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = Processes.answer
+    answer = LocalPool.answer
 
-    def deadly(self: Processes, call: Any) -> Any:
+    def deadly(self: LocalPool, call: Any) -> Any:
         said = answer(self, call)
         call.process.kill()
         call.process.join()
         return said
 
-    monkeypatch.setattr(Processes, "answer", deadly)
+    monkeypatch.setattr(LocalPool, "answer", deadly)
     monkeypatch.setattr("torso.parallel.orchestrator._TRIES", 2)  # to start processes takes long
     with (
-        closing(Quick(2)) as crew,
-        pytest.raises(PlaceLost, match=r"2 workers could not start: .* while it was idle"),
+        closing(Quick(2)) as pool,
+        pytest.raises(NoWorkerLeft, match=r"2 workers could not start: .* while it was idle"),
     ):
-        list(run_together([tiny()], [tmp_path / "0"], crew=crew))
+        list(run_together([tiny()], [tmp_path / "0"], pool=pool))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked there")
-def test_a_dead_process_is_noticed_though_what_it_has_forked_lives_on(hands: Processes, tmp_path: Path) -> None:
+def test_a_dead_process_is_noticed_though_what_it_has_forked_lives_on(hands: LocalPool, tmp_path: Path) -> None:
     """The helper holds the pipe of its dead parent until this test lets it go."""
     (tmp_path / "lives").mkdir()
     (tmp_path / "lives" / "one").touch()
     heard = Heard()
     after = partial(forks_and_dies, tmp_path / "lives")
-    ((_, found),) = run_together([tiny()], [tmp_path / "0"], after=after, listener=heard, crew=hands)
+    ((_, found),) = run_together([tiny()], [tmp_path / "0"], after=after, listener=heard, pool=hands)
     (tmp_path / "over").touch()
     assert isinstance(found, Result)
     assert heard.notes == ["the process of fedavg seed 0 was lost; it goes on in another"]
@@ -221,10 +221,10 @@ class Breaks(Heard):
 def test_what_goes_wrong_here_leaves_those_under_way_with_a_checkpoint(tmp_path: Path) -> None:
     """And no process behind."""
     asked = [tiny("fedper", "run.checkpoint_every=0", "train.rounds=2000")]
-    with closing(Quick(2)) as crew, pytest.raises(KeyError, match="own trouble"):
-        list(run_together(asked, [tmp_path / "0"], listener=Breaks(), crew=crew))
+    with closing(Quick(2)) as pool, pytest.raises(KeyError, match="own trouble"):
+        list(run_together(asked, [tmp_path / "0"], listener=Breaks(), pool=pool))
     assert list((tmp_path / "0" / "checkpoints").glob("*.json"))
-    assert not crew.idle
+    assert not pool.idle
 
 
 class StopsWhileMeasuring(Heard):
@@ -232,11 +232,11 @@ class StopsWhileMeasuring(Heard):
         self.stop.ask()
 
 
-def test_a_stop_is_heard_while_a_run_is_measured(hands: Processes, tmp_path: Path) -> None:
+def test_a_stop_is_heard_while_a_run_is_measured(hands: LocalPool, tmp_path: Path) -> None:
     heard = StopsWhileMeasuring()
     asked = tiny("fedper", "train.rounds=1", "personalize.epochs=200", "run.clients_at_once=1")  # heard between clients
     with pytest.raises(Stopped, match="fedper seed 0: stopped after round 1 of 1"):
-        list(run_together([asked], [tmp_path / "0"], listener=heard, stop=heard.stop, crew=hands))
+        list(run_together([asked], [tmp_path / "0"], listener=heard, stop=heard.stop, pool=hands))
     assert not (tmp_path / "0" / "result.json").exists()
 
 
@@ -251,29 +251,29 @@ def with_help(config: Config, folder: Path) -> None:
         (folder / "help").write_text(str(pool.apply(hears_sigterm)))
 
 
-def test_a_process_may_have_processes_of_its_own(hands: Processes, tmp_path: Path) -> None:
-    list(run_together([tiny("fedavg", "train.rounds=1")], [tmp_path / "0"], after=with_help, crew=hands))
+def test_a_process_may_have_processes_of_its_own(hands: LocalPool, tmp_path: Path) -> None:
+    list(run_together([tiny("fedavg", "train.rounds=1")], [tmp_path / "0"], after=with_help, pool=hands))
     assert (tmp_path / "0" / "help").read_text() == "True"
 
 
 def test_a_stop_reaches_all_runs_they_can_be_continued_and_the_processes_go_on(
-    hands: Processes, tmp_path: Path
+    hands: LocalPool, tmp_path: Path
 ) -> None:
     heard = Heard(stop_at=1)
     asked = [tiny(method, "train.rounds=60") for method in ("fedavg", "fedper", "fedbabu")]
     outs = [tmp_path / str(place) for place in range(3)]
     with pytest.raises(Stopped, match=r"3 of 3 runs are not finished; .*fedavg seed 0: stopped after round \d+ of 60"):
-        list(run_together(asked, outs, listener=heard, stop=heard.stop, crew=hands))
+        list(run_together(asked, outs, listener=heard, stop=heard.stop, pool=hands))
     assert not list(tmp_path.rglob("result.json"))
-    found = dict(run_together(asked, outs, crew=hands))
+    found = dict(run_together(asked, outs, pool=hands))
     first = found[0]
     assert isinstance(first, Result)
     assert first.accuracy == run(asked[0]).accuracy
 
 
-def test_a_caller_that_has_had_enough_leaves_the_others_with_a_checkpoint(hands: Processes, tmp_path: Path) -> None:
+def test_a_caller_that_has_had_enough_leaves_the_others_with_a_checkpoint(hands: LocalPool, tmp_path: Path) -> None:
     asked = [tiny("fedper", "run.checkpoint_every=0", f"train.rounds={rounds}") for rounds in (1, 2000, 1)]
-    ends = run_together(asked, [tmp_path / str(place) for place in range(3)], crew=hands)
+    ends = run_together(asked, [tmp_path / str(place) for place in range(3)], pool=hands)
     assert sorted(next(ends)[0] for _ in range(2)) == [0, 2]
     ends.close()
     assert not (tmp_path / "1" / "result.json").exists()
@@ -281,7 +281,7 @@ def test_a_caller_that_has_had_enough_leaves_the_others_with_a_checkpoint(hands:
 
 
 def test_what_cannot_be_given_to_another_process_is_refused(
-    hands: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hands: LocalPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Hidden(Personal):
         """In a function: nobody can import it."""
@@ -289,7 +289,7 @@ def test_what_cannot_be_given_to_another_process_is_refused(
     monkeypatch.setitem(personals, "hidden", Hidden)
     before = len(hands.idle)
     with pytest.raises(RequestError, match=r"cannot be given to another process: .*Hidden.* Define it at the top of"):
-        list(run_together([tiny()], [tmp_path / "0"], crew=hands))
+        list(run_together([tiny()], [tmp_path / "0"], pool=hands))
     assert len(hands.idle) >= before
 
 
@@ -298,20 +298,20 @@ def unknown(config: Config, folder: Path) -> None:
 
 
 def test_what_another_process_cannot_import_is_refused_in_words(
-    hands: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hands: LocalPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unknown, "__module__", "notebook")
     monkeypatch.setitem(sys.modules, "notebook", sys.modules[__name__])
-    ((_, found),) = run_together([tiny()], [tmp_path / "0"], after=unknown, crew=hands)
+    ((_, found),) = run_together([tiny()], [tmp_path / "0"], after=unknown, pool=hands)
     assert isinstance(found, RequestError)
     assert "cannot be given to another process: No module named 'notebook'" in str(found)
-    ((_, after),) = run_together([tiny()], [tmp_path / "1"], crew=hands)
+    ((_, after),) = run_together([tiny()], [tmp_path / "1"], pool=hands)
     assert isinstance(after, Result)
 
 
 def test_a_cluster_has_its_own_processes() -> None:
     said = r"--processes 2 and run\.engine = 'ray': .* run\.ray\.workers sets the number of workers"
-    with pytest.raises(RequestError, match=said), crew(tiny("fedavg", "run.engine=ray").run, 2):
+    with pytest.raises(RequestError, match=said), pool(tiny("fedavg", "run.engine=ray").run, 2):
         pass
 
 
@@ -327,14 +327,14 @@ def test_an_accelerator_is_filled_as_far_as_cores_and_memory_go(
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=gigabytes * 2**30)
     )
-    assert filling(tiny().run) == count
-    assert filling(tiny("fedavg", "run.engine=ray").run) == 1
+    assert processes_for(tiny().run) == count
+    assert processes_for(tiny("fedavg", "run.engine=ray").run) == 1
 
 
 def test_on_cpu_one_process_does_it_and_it_is_this_one() -> None:
-    assert filling(tiny().run) == 1
+    assert processes_for(tiny().run) == 1
 
-    with crew(tiny().run) as nobody:
+    with pool(tiny().run) as nobody:
         assert nobody is None
 
 

@@ -23,7 +23,7 @@ from torso.report.charts.drawing import (
     text_room,
     ticks,
 )
-from torso.report.charts.heat import Heat, Ramp, cells, evenly, matrix
+from torso.report.charts.heat import Heat, Ramp, cells, even_indices, matrix
 from torso.report.charts.palette import DARK, LIGHT, level
 from torso.report.charts.panels import Axis, End, Panel, Plot, Row
 from torso.report.charts.rounds import by_megabytes, curve
@@ -91,7 +91,7 @@ def test_cells_take_their_step_of_the_ramp_and_leave_gaps_empty() -> None:
     assert [level(v, -1, 1) for v in (-1, 0, 1)] == [0, 4, 8]
     assert matrix([[1, 2], [3]]) is None
     assert matrix("text") is None
-    assert evenly(1000, 3).tolist() == [0, 500, 999] or len(evenly(1000, 3)) == 3
+    assert even_indices(1000, 3).tolist() == [0, 500, 999] or len(even_indices(1000, 3)) == 3
 
 
 def test_a_curve_is_the_mean_over_seeds_with_the_final_measurement_at_its_end(tmp_path: Path) -> None:

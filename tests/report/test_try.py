@@ -24,7 +24,7 @@ from torso.data.inputs import Floats
 from torso.nets import Network
 from torso.report import try_page
 from torso.report.try_command import chosen
-from torso.report.try_page import Asked, serve
+from torso.report.try_page import TitledModel, serve
 
 from .browser import PROGRAM, browser
 
@@ -68,12 +68,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def models(run: Path) -> list[Asked]:
+def models(run: Path) -> list[TitledModel]:
     return chosen(run, None, "1", None)
 
 
 @pytest.fixture
-def address(models: list[Asked]) -> Iterator[tuple[str, int]]:
+def address(models: list[TitledModel]) -> Iterator[tuple[str, int]]:
     with serve(models, 0) as server:
         Thread(target=lambda: server.serve_forever(0.02), daemon=True).start()
         yield str(server.server_address[0]), server.server_address[1]
@@ -97,7 +97,7 @@ def png(size: tuple[int, int] = (240, 180), which: int = 0) -> bytes:
     return file.getvalue()
 
 
-def test_the_generic_model_stands_beside_the_personal_one(models: list[Asked], run: Path, tmp_path: Path) -> None:
+def test_the_generic_model_stands_beside_the_personal_one(models: list[TitledModel], run: Path, tmp_path: Path) -> None:
     assert [model.title for model in models] == ["Generic", "Personal"]
     own = torso.save_model(models[1].network, tmp_path / "own.safetensors")
     generic = torso.save_model(models[0].network, tmp_path / "generic.safetensors")
@@ -106,7 +106,7 @@ def test_the_generic_model_stands_beside_the_personal_one(models: list[Asked], r
     assert [model.title for model in chosen(own, generic, None, None)] == ["Generic", "Personal"]
 
 
-def test_an_image_is_answered_by_both(ask: Ask, models: list[Asked]) -> None:
+def test_an_image_is_answered_by_both(ask: Ask, models: list[TitledModel]) -> None:
     status, text = ask("POST", "/ask", png())
     assert status == 200
     answers = json.loads(text)["models"]
@@ -150,7 +150,7 @@ def test_only_this_machine_and_its_own_page_are_answered(ask: Ask, address: tupl
     assert ask("PUT", "/ask", b"")[0] == 501
 
 
-def test_only_models_of_images_are_shown(models: list[Asked]) -> None:
+def test_only_models_of_images_are_shown(models: list[TitledModel]) -> None:
     from dataclasses import replace
 
     net: Network = models[0].network

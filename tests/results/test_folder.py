@@ -22,7 +22,7 @@ from torso import Config, RequestError, Result, run
 from torso.errors import InUse
 from torso.locks import held_files
 from torso.methods import Finished, methods
-from torso.results.folder import RunFolder, own_folder
+from torso.results.folder import RunFolder, new_run_folder
 from torso.runs.run import Stopped
 
 
@@ -223,7 +223,11 @@ def test_what_another_process_has_finished_meanwhile_is_read(finished: Result, l
 
 def test_runs_beside_each_other_take_different_free_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with own_folder(None, "a") as one, own_folder(None, "a") as other, own_folder(Path("mine"), "a") as named:
+    with (
+        new_run_folder(None, "a") as one,
+        new_run_folder(None, "a") as other,
+        new_run_folder(Path("mine"), "a") as named,
+    ):
         assert [str(path) for path in (one, other, named)] == ["runs/a-1", "runs/a-2", "mine"]
         (other / "config.toml").touch()
     assert [str(path) for path in Path("runs").iterdir()] == ["runs/a-2"]  # what holds nothing is given back

@@ -16,7 +16,7 @@ from torso.measure.head_ensemble import HeadEnsemble
 from torso.nets import Network, Output
 from torso.nets.dual import DualHead
 from torso.nets.layers import Linear
-from torso.results.export import Form, export
+from torso.results.export import ExportOptions, export
 from torso.runs.models import ALONE, MIXED
 
 pytestmark = pytest.mark.xdist_group("programs")  # torch's exporters and compiler take seconds to load: in one worker
@@ -121,7 +121,7 @@ def test_onnx_mixes(result: Result, tmp_path: Path) -> None:
 
 
 def test_the_page_and_predictions_say_what_an_answer_is(result: Result, folder: Path, tmp_path: Path) -> None:
-    done = export(result, tmp_path / "models", generic=False, clients=[3], form=Form())
+    done = export(result, tmp_path / "models", generic=False, clients=[3], form=ExportOptions())
     assert f"An answer is {MIXED}." in done.page.read_text(encoding="utf-8")
     of_folder, of_file = (
         predict(model, images(), **more) for model, more in ((folder, {"client": 3}), (done.files[0], {}))

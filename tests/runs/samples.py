@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torso import Config, RequestError, Result
 from torso.data import Federation, build
 from torso.measure import Accuracy
-from torso.parallel.packs import After
-from torso.parallel.pool import Crew
+from torso.parallel.packs import AfterRun
+from torso.parallel.pool import ProcessPool
 from torso.parallel.together import run_together
 from torso.personal.state import State
 from torso.personal.store import KINDS
@@ -137,7 +137,7 @@ class Heard(Listener):
             self.stop.ask()
 
 
-def check_packs(root: Path, sets: Sequence[str], after: After, crew: Crew | None = None) -> list[Path]:
+def check_packs(root: Path, sets: Sequence[str], after: AfterRun, pool: ProcessPool | None = None) -> list[Path]:
     """Two runs in one stack, one that bursts beside them, a folder in use: elsewhere they are what they are here, told
     as they end, in any order. Gives the folders of those that ran."""
     cases = ("data.shards=2", "data.shards=5", "train.lr=1e30", "run.seed=1")
@@ -145,13 +145,13 @@ def check_packs(root: Path, sets: Sequence[str], after: After, crew: Crew | None
     (root / "there" / "3").mkdir(parents=True)
     (root / "there" / "3" / "mine.txt").write_text("not a run")
     outs = [root / "there" / str(place) for place in range(4)]
-    # without `crew` the call uses the default, which some tests replace
-    together = run_together if crew is None else partial(run_together, crew=crew)
+    # without `pool` the call uses the default, which some tests replace
+    together = run_together if pool is None else partial(run_together, pool=pool)
     seen = list(together(asked, outs, clients=6, after=after))
     assert sorted(place for place, _ in seen) == [0, 1, 2, 3]
     found = dict(seen)
     here = [config.but("run.engine=batched") for config in asked[:2]]
-    for place, alone in run_together(here, [root / "here" / str(place) for place in range(2)], clients=6, crew=None):
+    for place, alone in run_together(here, [root / "here" / str(place) for place in range(2)], clients=6, pool=None):
         beside = found[place]
         assert isinstance(alone, Result)
         assert isinstance(beside, Result)

@@ -17,7 +17,7 @@ from torso.runs.events import Listener
 from torso.runs.job import simulate
 from torso.runs.loop import Loop
 from torso.runs.player import Player
-from torso.runs.rounds import Begun, Round
+from torso.runs.rounds import BegunRound, Round
 
 ROUNDS = 5
 
@@ -46,7 +46,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Which rounds have begun ahead; from now on they may."""
     numbers, inner = list[int](), Player.look_ahead
 
-    def watched(self: Player, *given: Any) -> Begun | None:
+    def watched(self: Player, *given: Any) -> BegunRound | None:
         found = inner(self, *given)
         numbers.extend([found.number] if found else [])
         return found

@@ -22,7 +22,7 @@ from torso.errors import RequestError
 from torso.measure.analyses import analyses
 from torso.results.checkpoint import load_newest
 from torso.results.result import Result
-from torso.runs.buffered import Flight, Plan, Time, collect, draw, plan_step
+from torso.runs.buffered import RunningVisit, StepPlan, StepTime, collect, draw, plan_step
 from torso.runs.job import simulate
 from torso.runs.messages import Sent, Told
 from torso.runs.run import Stopped
@@ -97,14 +97,14 @@ def test_without_speeds_nothing_is_said_of_hours(tmp_path: Path) -> None:
 # what is planned
 
 
-def _steps(roster: Roster, at_once: int, uploads: int, count: int, speeds: SpeedsConfig) -> list[Plan]:
-    air, hour, plans = list[Flight](), 0.0, list[Plan]()
+def _steps(roster: Roster, at_once: int, uploads: int, count: int, speeds: SpeedsConfig) -> list[StepPlan]:
+    air, hour, plans = list[RunningVisit](), 0.0, list[StepPlan]()
 
     def lasts(round: int, clients: Sequence[int]) -> list[float]:
         return hours_of(speeds, 0, round, clients)
 
     for round in range(1, count + 1):
-        plan = plan_step(air, Time(hour, round, lasts), at_once, uploads, roster, seed=0)
+        plan = plan_step(air, StepTime(hour, round, lasts), at_once, uploads, roster, seed=0)
         air = [flight for flight in (*air, *plan.begun) if flight not in plan.heard]
         hour, plans = plan.hour, [*plans, plan]
         assert len({flight.client for flight in air}) == len(air) <= at_once
@@ -168,11 +168,11 @@ def test_parameters_are_moved_to_the_present_model_and_statistics_come_as_they_a
     uploads = {n: torch.full((2, *model[n].shape), 1 if n in parameters else 5) for n in stage.travels}
     uploads = {n: t.to(model[n].dtype) for n, t in uploads.items()}
     part = Sent(1, (0, 1), (9, 9), uploads, torch.tensor([0.5, 0.25]), torch.tensor([True, True]))
-    first = Plan(1, (Flight(1.0, 0, 0), Flight(9.0, 1, 0)), (Flight(1.0, 0, 0),), 1.0)
+    first = StepPlan(1, (RunningVisit(1.0, 0, 0), RunningVisit(9.0, 1, 0)), (RunningVisit(1.0, 0, 0),), 1.0)
     (now,), waiting = collect(stage, told(1, 0), first, [part], ())
     assert now.clients == (0,)
     assert all(torch.equal(tensor[0], uploads[name][0]) for name, tensor in now.model.items())
-    third = Plan(3, (), (Flight(9.0, 1, 0),), 9.0)
+    third = StepPlan(3, (), (RunningVisit(9.0, 1, 0),), 9.0)
     (late,), nothing = collect(stage, told(3, 10), third, [], waiting)
     assert (late.clients, late.samples, late.loss.tolist(), nothing) == ((1,), (9,), [0.25], ())
     for name, tensor in late.model.items():

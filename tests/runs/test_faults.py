@@ -12,7 +12,7 @@ import torch
 import torso
 from torso.config import Config, FaultsConfig
 from torso.engine import engines
-from torso.errors import PlaceLost, RequestError
+from torso.errors import NoWorkerLeft, RequestError
 from torso.personal.state import State
 from torso.personal.store import KINDS
 from torso.runs.faults import FAULTS, Faults, faults_of
@@ -130,7 +130,7 @@ def test_a_round_that_too_few_answer_is_played_again(tmp_path: Path) -> None:
     assert all(len(line["participants"]) >= 4 for line in _lines(tmp_path / "run"))  # type: ignore[arg-type]
     with pytest.raises(TooFewAnswered):
         _job_with_nobody()
-    with pytest.raises(PlaceLost, match=r"nobody answered.*10 times in a row"):
+    with pytest.raises(NoWorkerLeft, match=r"nobody answered.*10 times in a row"):
         torso.run(config.but("run.faults.drop=1.0"))
 
 

@@ -324,7 +324,7 @@ def test_adapters_of_another_scale_have_other_features(where: Any, federation: F
         job = simulate(config("fedit", "conv3", model=lora), federation)
         model = {n: torch.full_like(t, 1e-3) if "lora_b" in n else t for n, t in job.model.items()}
         with Batched(job.net, federation) as engine:
-            found = features_kept.KeptFeatures(job.net, federation, where, print).of(engine, model, ["test"])
+            found = features_kept.FeatureCache(job.net, federation, where, print).of(engine, model, ["test"])
         if where == "disk":
             features_kept._kept.clear()
         assert found is not None

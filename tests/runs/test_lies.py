@@ -30,7 +30,7 @@ from torso.runs.job import simulate
 from torso.runs.messages import Sent
 from torso.runs.rounds import play_round
 from torso.runs.telling import tell
-from torso.runs.uploads import Refused, Terms
+from torso.runs.uploads import RefusedUpload, UploadTerms
 from torso.server import servers
 from torso.server.state import ServerState
 from torso.server.statistics import Declared, ServerView, Statistic, Statistics, VisitEnd
@@ -188,9 +188,9 @@ def test_what_is_not_finite_is_called_that() -> None:
 def test_a_message_of_a_real_client_is_refused_in_words() -> None:
     task = tiny.job(methods["fedavg"].but(statistics=Told()))
     told = tell(task.plan[0], ServerState(task.model), task.roster, (0, 1), 1, seed=0)
-    terms = Terms.of(task.plan[0], told, {})
+    terms = UploadTerms.of(task.plan[0], told, {})
     assert terms.checked(message(task.model, 1, (1.0, 2.0, 3.0)).message(), 1)
-    with pytest.raises(Refused, match=r"Expected: count whole and not negative") as refused:
+    with pytest.raises(RefusedUpload, match=r"Expected: count whole and not negative") as refused:
         terms.checked(message(task.model, 1, (1.0, 2.0, -3.0)).message(), 1)
     assert refused.value.kind == "wrong numbers"
 

@@ -18,7 +18,7 @@ from tests.runs import samples
 import torso
 from torso import Config, Result
 from torso.data.inputs import Pixels
-from torso.federation.home import Home
+from torso.federation.home import ClientService
 from torso.federation.run import run_federation
 from torso.runs.run import Stopped
 
@@ -91,7 +91,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(
     assert samples.same_tensors(samples.last_tensors(tmp_path / "run"), samples.last_tensors(done[0].folder))
 
 
-def small_homes(asked: Config, folder: Path) -> Mapping[str, Home]:
+def small_homes(asked: Config, folder: Path) -> Mapping[str, ClientService]:
     """The clients with their images as their files have them: grey, 8×8, and those of client-1 in colour."""
     plain = asked.but("model.body=mlp", "model.weights=", "data.size=0")
     homes = homes_of(plain, folder)
@@ -100,7 +100,10 @@ def small_homes(asked: Config, folder: Path) -> Mapping[str, Home]:
         n: replace(p, images=np.repeat(p.images, 3, axis=3)) for n, p in (("train", data.train), ("test", data.test))
     }
     colour = replace(data, **parts, input=Pixels(3, 8, 8))
-    return {**homes, "client-1": Home("client-1", colour, folder / "client-1", torch.device("cpu"), say=lambda _: None)}
+    return {
+        **homes,
+        "client-1": ClientService("client-1", colour, folder / "client-1", torch.device("cpu"), say=lambda _: None),
+    }
 
 
 def test_a_federation_fits_its_clients_images_and_is_the_simulation_to_the_bit(

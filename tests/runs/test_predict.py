@@ -20,7 +20,7 @@ from torso import RequestError
 from torso.data.inputs import Floats, Pixels, Tokens
 from torso.nets import Network
 from torso.nets.card import Card
-from torso.runs.offered import offered
+from torso.runs.offered import read_user_data
 from torso.runs.pictures import decoded, fitted, told
 from torso.runs.predict import in_batches
 
@@ -190,7 +190,7 @@ def test_rows_of_a_table(card: Card, tmp_path: Path) -> None:
     kind = Floats((3,), (2.0, 0.0, 0.0), (1.0, 1.0, 1.0), ("age", "city=Rome", "city=Oslo"))
     table = replace(card, input=kind, classes=2, class_names=("no", "yes"))
     (tmp_path / "rows.csv").write_text("id;city;age;label\n7;Rome;5;yes\n8;Paris;;no\n", encoding="utf-8")
-    found = offered(tmp_path / "rows.csv", table)
+    found = read_user_data(tmp_path / "rows.csv", table)
     assert found.samples.tolist() == [[5, 1, 0], [2, 0, 0]]
     assert found.labels == ("yes", "no")
     assert found.names == ("row 1", "row 2")
@@ -201,24 +201,24 @@ def test_rows_of_a_table(card: Card, tmp_path: Path) -> None:
     )
     unnamed = replace(table, input=Floats((2,), (0.0, 0.0), (1.0, 1.0)))
     with pytest.raises(RequestError, match=r"3 columns of features. The model takes rows of 2 numbers"):
-        offered(tmp_path / "rows.csv", unnamed)
+        read_user_data(tmp_path / "rows.csv", unnamed)
     (tmp_path / "few.csv").write_text("city\nRome\n", encoding="utf-8")
     with pytest.raises(RequestError, match=r"few.csv has no column age. The model needs age, city"):
-        offered(tmp_path / "few.csv", table)
+        read_user_data(tmp_path / "few.csv", table)
     with pytest.raises(RequestError, match="is a folder"):
-        offered(tmp_path, table)
+        read_user_data(tmp_path, table)
 
 
 def test_token_ids(card: Card, tmp_path: Path) -> None:
     tokens = replace(card, input=Tokens(4, 10, 0))
     (tmp_path / "ids.txt").write_text("1 2 3\n\n4\n", encoding="utf-8")
-    assert offered(tmp_path / "ids.txt", tokens).samples.tolist() == [[1, 2, 3, 0], [4, 0, 0, 0]]
+    assert read_user_data(tmp_path / "ids.txt", tokens).samples.tolist() == [[1, 2, 3, 0], [4, 0, 0, 0]]
     (tmp_path / "words.txt").write_text("1 2\ngood film\n", encoding="utf-8")
     with pytest.raises(RequestError, match=r"line 2: 'good' is no token id.*tokenizer"):
-        offered(tmp_path / "words.txt", tokens)
+        read_user_data(tmp_path / "words.txt", tokens)
     (tmp_path / "long.txt").write_text("1 2 3 4 5", encoding="utf-8")
     with pytest.raises(RequestError, match="a line of 5 tokens"):
-        offered(tmp_path / "long.txt", tokens)
+        read_user_data(tmp_path / "long.txt", tokens)
 
 
 def test_objects_of_a_program(net: Network) -> None:

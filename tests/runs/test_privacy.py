@@ -18,8 +18,8 @@ from torso import Config, RequestError, Result, run
 from torso.engine import engines
 from torso.methods import methods
 from torso.personal.state import State
-from torso.results.export import Form, export
-from torso.runs.cost import up
+from torso.results.export import ExportOptions, export
+from torso.runs.cost import upload_schema
 from torso.runs.job import Simulation, simulate
 from torso.runs.privacy import Privacy
 from torso.runs.rounds import Round, play_round
@@ -250,7 +250,7 @@ def test_all_other_methods_send_nothing_but_what_is_noised() -> None:
             continue
         for stage in job.plan:
             told = tell(stage, State.begin(job.model).server, job.roster, (0, 1), stage.first, 0)
-            assert {tensor.removeprefix("model/") for tensor in up(stage, told, 0)} == stage.travels
+            assert {tensor.removeprefix("model/") for tensor in upload_schema(stage, told, 0)} == stage.travels
     kinds = ("scaffold", "feddyn", "fedexp", "mtl", "fedfomo", "local-only", "centralized")
     assert refused >= {name for name in methods if any(kind in name for kind in kinds)}
     assert len(refused) < len(methods) / 2
@@ -356,7 +356,7 @@ def test_an_export_says_what_is_not_covered(tmp_path: Path) -> None:
     for words in ("models of single clients", "parts that stay with clients", "BatchNorm statistics"):
         assert words in said.note
     assert said.note in said.page.read_text()
-    assert "BatchNorm" not in export(kept, tmp_path / "batch", form=Form(norm="batch")).note
+    assert "BatchNorm" not in export(kept, tmp_path / "batch", form=ExportOptions(norm="batch")).note
 
 
 def test_a_large_delta_is_told() -> None:

@@ -12,8 +12,8 @@ from tests.runs.samples import assert_same_state, tiny
 from torso import RequestError
 from torso.engine import Engine, OneByOne
 from torso.personal.state import State
-from torso.personal.store import NOTHING, Store
-from torso.runs.cost import up
+from torso.personal.store import EMPTY_STATE, Store
+from torso.runs.cost import upload_schema
 from torso.runs.job import prepare, simulate
 from torso.runs.messages import Message, Sent
 from torso.runs.rounds import play_round
@@ -34,7 +34,7 @@ class ByBytes:
 
     def __init__(self, sites: dict[int, Site]) -> None:
         self.sites = sites
-        self.held = dict.fromkeys(sites, NOTHING)  # at the sites
+        self.held = dict.fromkeys(sites, EMPTY_STATE)  # at the sites
         self.up = self.down = 0
 
     def __enter__(self) -> Self:
@@ -87,7 +87,7 @@ def test_an_answer_that_lacks_a_tensor_is_refused_by_name() -> None:
     told = tell(stage, state.server, task.roster, [3], 1, 0)
     site = Site(task, task.federation.at_site(3), 3)
     answer, _ = site.visit(site.hear(told.message(3)))
-    schema = up(stage, told, 3)
+    schema = upload_schema(stage, told, 3)
     assert Message.decode(answer.encode(), schema).numbers.client == 3
     name = sorted(answer.tensors)[0]
     less = Message(answer.numbers, {n: t for n, t in answer.tensors.items() if n != name})

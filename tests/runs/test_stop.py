@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torso import Result, run
-from torso.measure.evaluate import Exam
+from torso.measure.evaluate import MeasureWork
 from torso.parallel.compare import compare
 from torso.parallel.together import run_together
 from torso.runs.events import Stop
@@ -38,7 +38,7 @@ class StopsWhileMeasuring(StopAfter):
         if self.patch is None:
             self.stop.ask()
             return
-        exam = Exam.__call__
+        exam = MeasureWork.__call__
 
         def counted(*args: Any) -> Any:
             self.groups += 1
@@ -46,7 +46,7 @@ class StopsWhileMeasuring(StopAfter):
                 self.stop.ask()
             return exam(*args)
 
-        self.patch.setattr(Exam, "__call__", counted)
+        self.patch.setattr(MeasureWork, "__call__", counted)
 
 
 @pytest.mark.parametrize("within", [False, True])

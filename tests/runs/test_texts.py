@@ -23,7 +23,7 @@ from torso.federation.agreement import agree, site_federation
 from torso.federation.site_data import read_site
 from torso.nets import wants_of
 from torso.report.try_command import chosen
-from torso.report.try_page import Booth
+from torso.report.try_page import TryModels
 from torso.results.result import Result
 from torso.runs.job import data_of, prepare
 
@@ -119,7 +119,7 @@ def test_personalize_takes_texts(folder: Path, tmp_path: Path) -> None:
 def test_the_page_asks_about_texts(folder: Path) -> None:
     """The booth behind `torso try`, and the words of the page."""
     models = chosen(folder / "theirs", None, "1", None)
-    booth = Booth(models)
+    booth = TryModels(models)
     said = booth.ask(b"Stock prices fell")
     assert [model["classes"][0]["name"] for model in said["models"]] == ["money", "money"]
     with pytest.raises(RequestError, match="is empty"):
@@ -169,15 +169,15 @@ def test_threads_change_no_bit(folder: Path) -> None:
 
 
 def test_data_are_tokenised_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torso.data import Shelf
-    from torso.data.tokenizers import Words
+    from torso.data import DataCache
+    from torso.data.tokenizers import WordTokenizer
 
     calls = []
-    usual = Words.encode
-    monkeypatch.setattr(Words, "encode", lambda self, texts: calls.append(len(texts)) or usual(self, texts))
-    shelf = Shelf()
+    usual = WordTokenizer.encode
+    monkeypatch.setattr(WordTokenizer, "encode", lambda self, texts: calls.append(len(texts)) or usual(self, texts))
+    data_cache = DataCache()
     for seed in (0, 1):
-        data_of(config(folder / "rows.csv", "model.body=transformer", f"run.seed={seed}"), shelf)
+        data_of(config(folder / "rows.csv", "model.body=transformer", f"run.seed={seed}"), data_cache)
     assert sum(calls) == 80
 
 

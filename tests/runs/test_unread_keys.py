@@ -13,7 +13,7 @@ from torso import Config
 from torso.config import DataConfig
 from torso.data import sources
 from torso.data.images import Dataset
-from torso.data.keys import noting, unread
+from torso.data.keys import recording_reads, unread
 from torso.data.partitions import partitions
 from torso.data.sources.made import digits
 from torso.runs.job import simulate
@@ -77,13 +77,13 @@ def test_a_run_tells_its_listener_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_of_a_shared_data_set_every_run_hears_the_same() -> None:
-    from torso.data import Shelf
+    from torso.data import DataCache
     from torso.runs.job import data_of
 
-    shelf = Shelf()
-    first, second = (data_of(tiny("fedavg", "data.root=mine"), shelf).remarks for _ in range(2))
+    data_cache = DataCache()
+    first, second = (data_of(tiny("fedavg", "data.root=mine"), data_cache).remarks for _ in range(2))
     assert first == second != ()
-    assert data_of(tiny("fedavg"), shelf).remarks == ()
+    assert data_of(tiny("fedavg"), data_cache).remarks == ()
 
 
 def test_a_source_of_somebodys_own_reads_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +99,6 @@ def test_a_source_of_somebodys_own_reads_what_it_reads(monkeypatch: pytest.Monke
     monkeypatch.setitem(sources, "shy", shy)
     monkeypatch.setitem(partitions, "mine", partitions["iid"])
     read = set[str]()
-    curious(noting(Config().data.model_copy(update={"source": "curious"}), read), 0)
+    curious(recording_reads(Config().data.model_copy(update={"source": "curious"}), read), 0)
     assert unread(Config().data.model_copy(update={"root": "x"}), read) == []  # another process may have read anything
     assert len(told("data.source=shy", "data.root=x", "data.partition=mine")) == 1

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from torso.learn.stacked import lengths
+from torso.learn.stacked import client_norms
 from torso.nets import Tensors
 from torso.server import Mean, ServerRule, servers
-from torso.server.robust import CentredClipping, GeometricMedian, Krum, Median, TrimmedMean, clipped
+from torso.server.robust import CentredClipping, GeometricMedian, Krum, Median, TrimmedMean, clipped_uploads
 
 ROBUST = {
     "median": Median(),
@@ -136,7 +136,7 @@ def test_clipping_by_hand() -> None:
     """‖(3, 4)‖ = 5 from θ = (10, 20): a fifth of the way; what is within the bound comes back bit for bit."""
     old = {"a": torch.tensor([10.0]), "b": torch.tensor([20.0])}
     uploads = {"a": torch.tensor([[13.0], [10.3], [10.0]]), "b": torch.tensor([[24.0], [20.1], [20.0]])}
-    found = clipped(uploads, old, 1.0)
+    found = clipped_uploads(uploads, old, 1.0)
     assert_close(found["a"][0], torch.tensor([10.6]))
     assert_close(found["b"][0], torch.tensor([20.8]))
     for name in uploads:
@@ -259,7 +259,7 @@ def test_threads_change_no_length() -> None:
     found = []
     for count in (1, 2, 4):
         torch.set_num_threads(count)
-        found.append([lengths(row).item() for row in rows])
+        found.append([client_norms(row).item() for row in rows])
     assert found[0] == found[1] == found[2]
 
 
@@ -273,9 +273,9 @@ def test_threads_change_no_bit(rule: ServerRule) -> None:
     for count in (1, 2):
         torch.set_num_threads(count)
         old = {n: t[0] / 2 for n, t in uploads.items()}
-        found.append(of(rule, clipped(uploads, old, 100.0), old=old))
+        found.append(of(rule, clipped_uploads(uploads, old, 100.0), old=old))
         single = {n: t[:1] for n, t in uploads.items()}
-        found[-1] |= {f"single {n}": t[0] for n, t in clipped(single, old, 100.0).items()}
-        found[-1] |= {f"stacked {n}": t[0] for n, t in clipped(uploads, old, 100.0).items()}
+        found[-1] |= {f"single {n}": t[0] for n, t in clipped_uploads(single, old, 100.0).items()}
+        found[-1] |= {f"stacked {n}": t[0] for n, t in clipped_uploads(uploads, old, 100.0).items()}
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
     assert all(torch.equal(found[0][f"single {name}"], found[0][f"stacked {name}"]) for name in uploads)

@@ -22,7 +22,7 @@ from torso.runs.job import simulate
 from torso.runs.messages import Sent
 from torso.runs.sampling import weights_of
 from torso.runs.telling import tell, visit_of
-from torso.server.rules import Apart
+from torso.server.rules import NoMean
 from torso.server.state import ServerState
 from torso.server.statistics import Declared, RoundStatistics, ServerView, Statistic, Statistics, VisitEnd
 
@@ -40,9 +40,9 @@ class Three(Statistics):
         ones = torch.ones(len(at.task.deck.clients))
         return {"sum": ones, "mean": 2 * ones, "each": 3 * ones}
 
-    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
-        own = {k: {"each": said["each"]} for k, said in came.each.items()}
-        return replace(held, shared=dict(came.combined), own={**held.own, **own})
+    def combine(self, held: ServerView, received: RoundStatistics) -> ServerView:
+        own = {k: {"each": said["each"]} for k, said in received.each.items()}
+        return replace(held, shared=dict(received.combined), own={**held.own, **own})
 
 
 @pytest.fixture
@@ -64,15 +64,15 @@ def test_each_rule_by_hand(missing: bool) -> None:
     task = tiny.job(methods["fedavg"].but(statistics=Three()))
     stage = task.plan[0]
     told = tell(stage, ServerState(task.model), task.roster, (0, 1), 1, seed=0)
-    came = Aggregate(stage, told, weights_of(task.roster, (0, 1), "samples"))
-    came.take(sent(task.model, 0, 0.0, (1.0, 2.0, 1.0)))
+    received = Aggregate(stage, told, weights_of(task.roster, (0, 1), "samples"))
+    received.take(sent(task.model, 0, 0.0, (1.0, 2.0, 1.0)))
     if not missing:
-        came.take(sent(task.model, 1, 8.0, (10.0, 6.0, 3.0)))
-    came.close()
-    found = came.statistics_of()
+        received.take(sent(task.model, 1, 8.0, (10.0, 6.0, 3.0)))
+    received.close()
+    found = received.statistics_of()
     wanted: tuple[Any, ...] = (1.0, 2.0, 0.0, {0: 1.0}) if missing else (11.0, 5.0, 6.0, {0: 0.25, 1: 0.75})
     assert (float(found.combined["sum"]), float(found.combined["mean"])) == wanted[:2]
-    assert all(torch.equal(t, torch.full_like(t, wanted[2])) for t in came.total.values())
+    assert all(torch.equal(t, torch.full_like(t, wanted[2])) for t in received.total.values())
     assert found.weights == pytest.approx(wanted[3])
     assert {k: float(said["each"]) for k, said in found.each.items()} == ({0: 1.0} if missing else {0: 1.0, 1: 3.0})
 
@@ -82,22 +82,22 @@ def test_a_number_that_is_not_finite_leaves_its_client_out() -> None:
     task = tiny.job(methods["fedavg"].but(statistics=Three()))
     stage = task.plan[0]
     told = tell(stage, ServerState(task.model), task.roster, (0, 1), 1, seed=0)
-    came = Aggregate(stage, told, weights_of(task.roster, (0, 1), "samples"))
-    came.take(sent(task.model, 0, 0.0, (1.0, 2.0, 1.0)))
-    came.take(sent(task.model, 1, 8.0, (torch.nan, 6.0, 3.0)))
-    came.close()
-    assert came.refused == {1: "not finite"}
-    assert came.statistics_of().clients == (0,)
-    assert float(came.gathered.combined["sum"]) == 1.0
+    received = Aggregate(stage, told, weights_of(task.roster, (0, 1), "samples"))
+    received.take(sent(task.model, 0, 0.0, (1.0, 2.0, 1.0)))
+    received.take(sent(task.model, 1, 8.0, (torch.nan, 6.0, 3.0)))
+    received.close()
+    assert received.refused == {1: "not finite"}
+    assert received.statistics_of().clients == (0,)
+    assert float(received.gathered.combined["sum"]) == 1.0
 
 
 @pytest.mark.usefixtures("_three")
 def test_a_missing_statistic_is_a_wrong_form() -> None:
     task = tiny.job(methods["fedavg"].but(statistics=Three()))
     told = tell(task.plan[0], ServerState(task.model), task.roster, (0, 1), 1, seed=0)
-    came = Aggregate(task.plan[0], told, weights_of(task.roster, (0, 1), "samples"))
-    came.take(replace(sent(task.model, 0, 0.0, (1.0, 2.0, 1.0)), said={}))
-    assert came.refused == {0: "wrong form"}
+    received = Aggregate(task.plan[0], told, weights_of(task.roster, (0, 1), "samples"))
+    received.take(replace(sent(task.model, 0, 0.0, (1.0, 2.0, 1.0)), said={}))
+    assert received.refused == {0: "wrong form"}
 
 
 @pytest.mark.usefixtures("_three")
@@ -124,7 +124,7 @@ def test_a_model_of_its_own_is_where_a_visit_begins_and_what_it_is_held_near(mon
     """With rate 0 nothing learns, so every client sends what it was told: half of the start, then a quarter. With a
     proximal term the anchor is the same."""
     monkeypatch.setitem(AXES["statistics"], "halved", Halved)
-    method = Method(server=Apart(), statistics=Halved(), drift=Proximal(0.5))
+    method = Method(server=NoMean(), statistics=Halved(), drift=Proximal(0.5))
     task = tiny.job(method, head="eye", lr=1e-30)
     state = tiny.play(task, rounds=2)
     for own in state.server.uploads.values():

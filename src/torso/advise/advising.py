@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torso.advise.answer import Answer
 from torso.advise.budget import Budget
-from torso.advise.candidates import chosen
+from torso.advise.candidates import candidates_named
 from torso.advise.tournament import Tournament
 from torso.advise.traits import traits_of
 from torso.config import Config
@@ -44,7 +44,7 @@ def advise(
 
     The budget is in rounds of FedAvg or in minutes. With rounds, the answer is reproducible; with minutes, it depends
     on the speed of the machine. `told` gets a line of progress from time to time."""
-    candidates, budget = chosen(methods), Budget(rounds, minutes)
+    candidates, budget = candidates_named(methods), Budget(rounds, minutes)
     config = config.model_copy(update={"data": config.data.model_copy(update={"validation": 0.0})})
     federation = federation or data_of(config)
     held = Tournament(config, federation, candidates, budget, stop or Stop(), told)

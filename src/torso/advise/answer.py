@@ -9,8 +9,8 @@ from typing import Any
 
 from torso.advise.arms import tuned
 from torso.advise.candidates import FEDAVG
-from torso.advise.choice import SURE, USUAL, Gain, Outcome, best_guess, gain, ranked, reference
-from torso.advise.tournament import Course
+from torso.advise.choice import LEVEL, PRIOR_SCALE, Gain, Outcome, best_guess, gain, ranked, reference
+from torso.advise.tournament import TournamentRecord
 from torso.advise.traits import Traits
 from torso.config import Config
 from torso.papers.experiments.estimate import duration
@@ -24,7 +24,7 @@ STAGES = ("one part", "two parts", "three parts")
 class Answer:
     """The answer of `torso advise`."""
 
-    course: Course
+    course: TournamentRecord
     traits: Traits
     asked: Config  # the user's config
     share: float  # of the training samples that each part has
@@ -65,7 +65,7 @@ class Answer:
     def over_alone(self) -> Gain | None:
         """The gain of the advised method over training alone; None if training alone was not run."""
         alone = self.course.alone
-        return None if alone is None else gain(self.method.scores, alone.scores, USUAL)
+        return None if alone is None else gain(self.method.scores, alone.scores, PRIOR_SCALE)
 
     @property
     def config(self) -> Config:
@@ -102,7 +102,7 @@ class Answer:
         said = [
             f"  Measured: accuracy of the clients' own models after {counted(course.rounds, 'round')}, with {seeds}, "
             f"each on another {100 * self.share:.0f} % of the training samples. Gains are paired by client and shrunk "
-            f"towards zero. Intervals: {100 * SURE:.0f} %.{early}",
+            f"towards zero. Intervals: {100 * LEVEL:.0f} %.{early}",
             f"  cost: {self.cost['rounds']:.0f} rounds of FedAvg, {duration(self.cost['seconds'])}",
         ]
         if course.dropped:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from torso.advise.candidates import ALONE, FEDAVG, near
+from torso.advise.candidates import ALONE, FEDAVG, nearest_rate
 from torso.advise.choice import Arm, Outcome, Tuning
 from torso.advise.parts import only
 from torso.config import Config
@@ -42,7 +42,7 @@ class Entry:
 
 
 @dataclass
-class Stable:
+class ArmRunner:
     """Runs arms with the user's config."""
 
     config: Config
@@ -64,7 +64,7 @@ class Stable:
     def rates_of_tuning(self) -> tuple[float, ...]:
         """The values of personalize.lr that are tried: smaller if an epoch has many steps."""
         batch = self.config.personalize.batch_size or self.config.train.batch_size
-        return tuple(near(path / max(math.ceil(self.size / batch), 1)) for path in PATHS)
+        return tuple(nearest_rate(path / max(math.ceil(self.size / batch), 1)) for path in PATHS)
 
     def first(self, arm: Arm) -> Entry:
         """The entry of an arm on the first part: the smaller rate of fine-tuning."""

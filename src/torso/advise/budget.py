@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torso.runs.events import Stop
 
-SURE = 0.85  # share of the remaining time that is planned with, because the pace varies
+PLANNED_SHARE = 0.85  # share of the remaining time that is planned with, because the pace varies
 
 
 class Until(Stop):
@@ -55,7 +55,7 @@ class Budget:
             return self.rounds - self.spent
         assert self.minutes is not None
         assert self.pace is not None
-        return max(SURE * (60 * self.minutes - self.seconds) / self.pace, 0.0)
+        return max(PLANNED_SHARE * (60 * self.minutes - self.seconds) / self.pace, 0.0)
 
     def pay(self, rounds: float, seconds: float) -> None:
         """Count the cost of runs, in rounds of FedAvg, and the pace at which they ran."""

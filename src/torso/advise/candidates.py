@@ -31,7 +31,7 @@ class Candidate(BaseModel):
 
     def rates_beside(self, fedavg: float) -> tuple[float, ...]:
         """The rates to try, given FedAvg's best rate."""
-        return tuple(dict.fromkeys((*self.rates, *(near(fedavg * factor) for factor in self.factors))))
+        return tuple(dict.fromkeys((*self.rates, *(nearest_rate(fedavg * factor) for factor in self.factors))))
 
 
 FEDAVG = Candidate(name="fedavg", sets=("method.name=fedavg",), factors=(1,), why="what others are compared with")
@@ -39,14 +39,14 @@ ALONE = Candidate(name="local-only", sets=("method.name=local-only",), factors=(
 
 
 @cache
-def usual() -> tuple[Candidate, ...]:
+def default_candidates() -> tuple[Candidate, ...]:
     """The default candidates (candidates.toml), the most promising first."""
     return tuple(Candidate(**entry) for entry in read_toml(FILE)["candidates"])
 
 
-def chosen(names: Sequence[str]) -> tuple[Candidate, ...]:
+def candidates_named(names: Sequence[str]) -> tuple[Candidate, ...]:
     """The named candidates, or the default ones; raises RequestError for an unknown name."""
-    known = {candidate.name: candidate for candidate in usual()}
+    known = {candidate.name: candidate for candidate in default_candidates()}
     found = []
     for name in dict.fromkeys(names):
         if name not in known:
@@ -57,15 +57,15 @@ def chosen(names: Sequence[str]) -> tuple[Candidate, ...]:
         raise RequestError(
             f"--methods {','.join(names)}: fedavg and local-only always take part. Accepted: other methods"
         )
-    return others or usual()
+    return others or default_candidates()
 
 
-def near(rate: float) -> float:
+def nearest_rate(rate: float) -> float:
     """The nearest rate of the grid."""
     return min(EVERY_RATE, key=lambda known: abs(known / rate - 1))
 
 
-def beyond(tried: Sequence[float], best: float) -> float | None:
+def rate_beyond(tried: Sequence[float], best: float) -> float | None:
     """The next rate of the grid beyond the best one, if the best is the smallest or largest of those tried; else
     None."""
     place = EVERY_RATE.index(best)
@@ -76,9 +76,9 @@ def beyond(tried: Sequence[float], best: float) -> float | None:
     return None
 
 
-def beside(tried: Sequence[float], best: float) -> float | None:
+def untried_rate_near(tried: Sequence[float], best: float) -> float | None:
     """A rate next to the best one that has not been tried: first one beyond an end, then one in between; None if there
     is none."""
     place = EVERY_RATE.index(best)
-    near_by = [beyond(tried, best), *EVERY_RATE[max(place - 1, 0) : place + 2]]
+    near_by = [rate_beyond(tried, best), *EVERY_RATE[max(place - 1, 0) : place + 2]]
     return next((rate for rate in near_by if rate is not None and rate not in tried), None)

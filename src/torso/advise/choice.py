@@ -16,8 +16,8 @@ from typing import Any
 from torso.advise.candidates import FEDAVG, Candidate
 from torso.report.statistics import student_quantile
 
-SURE = 0.8  # level of the intervals: if one is above zero, the gain is positive with 90 %
-USUAL = 3.0
+LEVEL = 0.8  # level of the intervals: if one is above zero, the gain is positive with 90 %
+PRIOR_SCALE = 3.0
 """The prior scale τ of a gain in points: the root mean square of the first candidates' gains over FedAvg
 (tests/advise/test_candidates.py)."""
 
@@ -111,7 +111,7 @@ def gain(ours: Sequence[Scores], theirs: Sequence[Scores], usual: float = math.i
     squared = variance(each) / count + (variance(by_part) / len(by_part) if len(by_part) > 1 else 0.0)
     kept = 1 / (1 + squared / usual**2)
     error = math.sqrt(kept * squared)
-    half = student_quantile(count - 1, SURE) * error
+    half = student_quantile(count - 1, LEVEL) * error
     return Gain(kept * mean, kept * mean - half, kept * mean + half, count, error)
 
 
@@ -137,7 +137,7 @@ def _level(best: Outcome, other: Outcome) -> bool:
 
 NextTo = Callable[[Sequence[float], float], float | None]
 """(rates that were tried, the best of them) → a rate next to the best that was not tried, or None:
-`candidates.beside`."""
+`candidates.untried_rate_near`."""
 
 
 def reference(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -157,7 +157,7 @@ def ranked(outcomes: Sequence[Outcome], to: Outcome) -> list[tuple[Outcome, floa
     return sorted(best.values(), key=lambda pair: -pair[1])
 
 
-def further(
+def next_arm(
     order: Sequence[tuple[Outcome, float]], tried: Sequence[Arm], next_to: NextTo, among: int = 3
 ) -> Arm | None:
     """The next arm to try: of the `among` best methods, the first that has an untried rate next to its best one.
@@ -204,6 +204,6 @@ def best_guess(fedavg: Outcome, others: Sequence[Outcome]) -> tuple[Outcome | No
     Each method stands at its steady rate."""
     methods = dict.fromkeys(one.arm.candidate for one in others)
     chosen = [steady([one for one in others if one.arm.candidate is candidate]) for candidate in methods]
-    gains = [(one, gain(one.scores, fedavg.scores, USUAL)) for one in chosen if one is not None]
+    gains = [(one, gain(one.scores, fedavg.scores, PRIOR_SCALE)) for one in chosen if one is not None]
     known = [(one, over) for one, over in gains if over is not None]
     return max(known, key=lambda pair: pair[1].mean) if known else (None, None)

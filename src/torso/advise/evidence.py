@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from torso.advise.candidates import ALONE, FEDAVG, usual
+from torso.advise.candidates import ALONE, FEDAVG, default_candidates
 from torso.advise.traits import Traits, traits_of
 from torso.config import Config
 from torso.data.images import Dataset, Samples
@@ -66,7 +66,7 @@ def lines(traits: Traits) -> list[str]:
 def make(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The content of evidence.json, from the rows of the leaderboard."""
     board, found = load(), []
-    names = [FEDAVG.name, ALONE.name, *(candidate.name for candidate in usual())]
+    names = [FEDAVG.name, ALONE.name, *(candidate.name for candidate in default_candidates())]
     for setting, sets in board.settings.items():
         config = Config.load(None, [*sets, *(f"data.{key}={value}" for key, value in board.config["data"].items())])
         classes = 100 if config.data.source == "cifar100" else 10

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torso.config import Config, assign_all, read_toml
-from torso.data.inventory import take_stock
+from torso.data.inventory import read_survey_data
 from torso.data.sources import sources
 from torso.data.survey import survey
 from torso.errors import RequestError
@@ -26,8 +26,10 @@ def config_of(file: Path | None, data: str, sets: Sequence[str], option: str = "
             f"{option} {data!r} is neither a file, a folder nor a data source. List the sources: torso datasets. Your "
             "own data: a folder of images, or a .csv, .jsonl, .parquet or .npz file"
         )
-    stock = take_stock(Path(data), Config.load(None, [text for text in sets if text.startswith("data.")]).data)
-    return Config(**assign_all(fitting(stock, survey(stock.inventory)), sets))
+    survey_data = read_survey_data(
+        Path(data), Config.load(None, [text for text in sets if text.startswith("data.")]).data
+    )
+    return Config(**assign_all(fitting(survey_data, survey(survey_data.inventory)), sets))
 
 
 def config_file(words: Sequence[str]) -> Path | None:

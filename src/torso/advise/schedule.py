@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 CORE = 7  # arms that are planned first: the first three methods with all their rates
 WIDER = 3  # further rates of the best methods, planned next; the rest of the budget is for other methods
-GO_ON = ((2, 4), (1, 2))  # (arms of FedAvg, arms of other methods) on the second part, and on the third
+PROMOTED = ((2, 4), (1, 2))  # (arms of FedAvg, arms of other methods) on the second part, and on the third
 # a run has at least LEAST rounds and 1/PART of the planned ones: shorter runs do not predict the final accuracy
 LEAST, PART = 2, 8
 
@@ -48,7 +48,7 @@ def schedule(arms: int, rounds: int, prices: Prices) -> Schedule:
     largest = max(weights)
     runs = prices.rates + arms + WIDER
     first = (prices.rates + sum(weights) + WIDER * largest) * rounds + runs * prices.measuring
-    second, third = ((own + others * largest) * rounds + (own + others) * prices.again for own, others in GO_ON)
+    second, third = ((own + others * largest) * rounds + (own + others) * prices.again for own, others in PROMOTED)
     return Schedule(arms, rounds, (first, second, third + prices.alone * rounds + prices.again))
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from torso.advise.arms import EPOCHS, Entry, Stable
+from torso.advise.arms import EPOCHS, ArmRunner, Entry
 from torso.advise.budget import Budget, Until
-from torso.advise.candidates import ALONE, FEDAVG, RATES, Candidate, beside, beyond
-from torso.advise.choice import Arm, Outcome, Scores, further, joined, promoted, ranked, reference
+from torso.advise.candidates import ALONE, FEDAVG, RATES, Candidate, rate_beyond, untried_rate_near
+from torso.advise.choice import Arm, Outcome, Scores, joined, next_arm, promoted, ranked, reference
 from torso.advise.parts import Parts, parts_of
-from torso.advise.schedule import GO_ON, Prices, Schedule, smallest, spread
+from torso.advise.schedule import PROMOTED, Prices, Schedule, smallest, spread
 from torso.config import Config
 from torso.data import Federation
 from torso.errors import RequestError, TorsoError
@@ -32,7 +32,7 @@ class TooLittleTime(TorsoError):
 
 
 @dataclass
-class Course:
+class TournamentRecord:
     """What has happened in a tournament."""
 
     rungs: list[list[Outcome]] = field(default_factory=list)  # by part; scores are of this part and all before
@@ -72,10 +72,10 @@ class Tournament:
         roster = self.parts.federations[0].roster
         size = float(np.median(roster.sizes_of(roster.training)))
         told = lambda text: self.told(f"{self.stage}: {text}")  # noqa: E731
-        self.stable = Stable(self.config, self.stop, told, roster.training, size)
-        self.course = Course()
+        self.stable = ArmRunner(self.config, self.stop, told, roster.training, size)
+        self.course = TournamentRecord()
 
-    def hold(self) -> Course:
+    def hold(self) -> TournamentRecord:
         """Run the tournament."""
         self._check()
         if self.budget.timed:
@@ -185,7 +185,7 @@ class Tournament:
         found += self._chosen_by_a(tried, plan.rounds)
         while True:
             order = [pair for pair in ranked(found, self._reference(found)) if pair[0].arm.candidate is not FEDAVG]
-            more = further(order, tried, beside) or (waiting.pop(0) if waiting else None)
+            more = next_arm(order, tried, untried_rate_near) or (waiting.pop(0) if waiting else None)
             if more is None or self.budget.left() < reserve + self._price(more, plan.rounds):
                 break
             waiting = [arm for arm in waiting if arm != more]
@@ -204,7 +204,7 @@ class Tournament:
         found = self._chosen_by_a([Arm(FEDAVG, rate) for rate in RATES], rounds)
         for _ in range(_BEYOND):
             tried = [one.arm.rate for one in found]
-            if (rate := beyond(tried, self._reference(found).arm.rate)) is None:
+            if (rate := rate_beyond(tried, self._reference(found).arm.rate)) is None:
                 break
             found += self._chosen_by_a([Arm(FEDAVG, rate)], rounds)
         return found
@@ -224,7 +224,7 @@ class Tournament:
         last = number + 1 == len(plan.costs)
         self._ends(sum(plan.costs[number + 1 :]))
         self.stage = f"part {'ABC'[number]}"
-        some = promoted(self.course.rungs[-1], *GO_ON[number - 1])
+        some = promoted(self.course.rungs[-1], *PROMOTED[number - 1])
         entries = [Entry(one.arm, one.tuning.lr, (one.tuning.epochs,)) for one in some]
         if last:
             entries.append(Entry(Arm(ALONE, self.course.fedavg.arm.rate), self.stable.rates_of_tuning[0], EPOCHS[:1]))

@@ -46,7 +46,7 @@ class Scores:
         each = (1 - confidence) / 2
         hits = int((self.present >= threshold).sum())
         alarms = int((self.absent >= threshold).sum())
-        return Rates(threshold, least(hits, len(self.present), each), most(alarms, len(self.absent), each))
+        return Rates(threshold, lower_bound(hits, len(self.present), each), upper_bound(alarms, len(self.absent), each))
 
     def quantiles(self, low: float, high: float, count: int = 24) -> list[float]:
         """`count` quantiles of all scores between two levels, without duplicates; candidates for a threshold."""
@@ -84,12 +84,12 @@ class Rates:
         )
 
 
-def least(successes: int, trials: int, error: float) -> float:
+def lower_bound(successes: int, trials: int, error: float) -> float:
     """The one-sided Clopper-Pearson lower bound of a share; it is wrong with probability `error` at most."""
     return float(stats.beta.ppf(error, successes, trials - successes + 1)) if successes else 0.0
 
 
-def most(successes: int, trials: int, error: float) -> float:
+def upper_bound(successes: int, trials: int, error: float) -> float:
     """The one-sided Clopper-Pearson upper bound of a share; it is wrong with probability `error` at most."""
     return float(stats.beta.ppf(1 - error, successes + 1, trials - successes)) if successes < trials else 1.0
 

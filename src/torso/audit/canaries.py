@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torso.data.sending import on_device
-from torso.learn.attacks import Attack, Upload
+from torso.learn.attacks import Attack, HonestUpload
 from torso.learn.stacked import per_client
 from torso.nets import Tensors
 from torso.randomness import key, numpy_generator, random_bits
@@ -45,7 +45,7 @@ class Canaries(Attack):
         present = tuple((rng.integers(2, size=count) == 1).tolist())
         return cls(clients, present, directions(seed, clients, like), LONG * clip)
 
-    def upload(self, honest: Upload) -> Tensors:
+    def upload(self, honest: HonestUpload) -> Tensors:
         places = [self.clients.index(client) for client in honest.clients]
         lengths = [self.length * self.present[place] for place in places]
         return {

@@ -27,7 +27,7 @@ from torso.runs.rounds import play_round
 from torso.runs.stage import Stage
 from torso.server import Mean
 
-Sees = Literal["all", "last"]
+AuditorView = Literal["all", "last"]
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Trials:
         return Trace(moved * self.privacy.expected / self.privacy.clip, chosen.present)
 
 
-def scores_of(traces: Sequence[Trace], rate: float, noise: float, sees: Sees) -> Scores:
+def scores_of(traces: Sequence[Trace], rate: float, noise: float, sees: AuditorView) -> Scores:
     """One score for each canary of each run.
 
     `sees` says what the auditor knows. With "all" it is the model after every round, and the score is the log

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from torso.audit.bounds import Family, Profile, Scores, epsilon_bound, gaussian_profile, noise_bound
-from torso.audit.trials import Sees, Trials, scores_of
+from torso.audit.trials import AuditorView, Trials, scores_of
 from torso.config import Config
 from torso.errors import RequestError
 from torso.results.result import versions
@@ -63,7 +63,7 @@ class Audit:
     noise_at_most: float
     epsilon_of_noise: float  # the accountant's ε for `noise_at_most`
     confidence: float
-    sees: Sees
+    sees: AuditorView
     runs: int
     canaries: int  # per run
     setting: Mapping[str, Any] = field(default_factory=dict)  # config and machine, for the report
@@ -105,7 +105,7 @@ def audit(
     config: Config,
     runs: int,
     canaries: int = 1,
-    sees: Sees = "all",
+    sees: AuditorView = "all",
     confidence: float = 0.95,
     claimed_noise: float = 0.0,
     told: Callable[[int], None] = lambda done: None,
@@ -153,7 +153,7 @@ def _setting(trials: Trials) -> dict[str, Any]:
     }
 
 
-def judge(scores: Scores, claim: Claim, sees: Sees, confidence: float, runs: int, canaries: int) -> Audit:
+def judge(scores: Scores, claim: Claim, sees: AuditorView, confidence: float, runs: int, canaries: int) -> Audit:
     """Compute both bounds from the scores."""
     each = (1 + confidence) / 2  # each bound may be wrong with half of the probability 1 - confidence
     family: Family = claim.profile

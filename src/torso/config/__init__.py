@@ -111,7 +111,7 @@ class Config(Section):
         from torso.measure.corruptions import corruptions
         from torso.nets import bodies, head_inits
         from torso.nets.bodies import GIVEN
-        from torso.nets.encoder import spoken_of_encoder
+        from torso.nets.encoder import messages_name_encoder
 
         named: tuple[tuple[Registry[Any], str, str], ...] = (  # registry, name, key that holds the name
             (sources, self.data.source, "data.source"),
@@ -130,7 +130,7 @@ class Config(Section):
         for registry, name, key in named:
             if (registry is bodies or registry is head_inits) and name.startswith(GIVEN):
                 continue  # an object that a program has passed: it is looked up when the network is built
-            with spoken_of_encoder() if key == "model.encoder" else nullcontext():
+            with messages_name_encoder() if key == "model.encoder" else nullcontext():
                 registry.look_up(name, key)  # raises RequestError with the nearest name
         return self
 

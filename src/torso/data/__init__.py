@@ -2,7 +2,7 @@
 
 from torso.data import dirichlet  # registers its partitions
 from torso.data.augment import augmentations
-from torso.data.build import Shelf, build, dealing_seed, seeded
+from torso.data.build import DataCache, build, dealing_seed, seeded
 from torso.data.federation import Federation, Split
 from torso.data.images import Dataset, Images, Samples
 from torso.data.inputs import Floats, Input, Pixels, Tokens
@@ -12,6 +12,7 @@ from torso.data.sources import load, sources
 from torso.data.wants import Wants
 
 __all__ = [
+    "DataCache",
     "Dataset",
     "Federation",
     "Floats",
@@ -20,7 +21,6 @@ __all__ = [
     "Pixels",
     "Roster",
     "Samples",
-    "Shelf",
     "Split",
     "Tokens",
     "Wants",

@@ -74,7 +74,7 @@ class Deck:
         sizes = self.sizes[first:last]
         return replace(self, index=self.index[first:last, : max(sizes)], sizes=sizes, clients=self.clients[first:last])
 
-    def joined(self, rows: Tensor) -> Deck:
+    def with_rows(self, rows: Tensor) -> Deck:
         """The deck with the same rows appended to the samples of every client."""
         every = [torch.cat([own[:size], rows]) for own, size in zip(self.index, self.sizes, strict=True)]
         return Deck.of(self.samples, self.labels, every, self.clients)
@@ -85,7 +85,7 @@ class Deck:
         rows = [row[self.labels[row].argsort(stable=True)] for row in own]
         return Deck.of(self.samples, self.labels, rows, self.clients)
 
-    def parted(self, share: float, seed: int) -> tuple[Deck, Deck]:
+    def split_off(self, share: float, seed: int) -> tuple[Deck, Deck]:
         """Split each client's samples into a deck to train on and one of ⌊share · n⌋ held-out samples. The draw depends
         on seed and client only, so it is the same in every round."""
         bits = random_bits(self._keys(Shuffle(seed, "validation", 0), "hold out", 0), self.index.shape[1])

@@ -12,12 +12,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torso.data.augment import augmentations
-from torso.data.draws import draw_meta_rows, draw_newcomers, draw_server_rows, few, held_out, mixed, ordered, tailed
+from torso.data.draws import (
+    draw_meta_rows,
+    draw_newcomers,
+    draw_server_rows,
+    held_out,
+    limited_per_class,
+    mixed,
+    ordered,
+    with_long_tail,
+)
 from torso.data.federation import Federation, Split
 from torso.data.fit import fitted, read_for
 from torso.data.images import Dataset, Ints, Labelled, Samples
 from torso.data.inputs import Array, Input, Pixels
-from torso.data.keys import noting, unread
+from torso.data.keys import recording_reads, unread
 from torso.data.partitions import Partition, deal
 from torso.data.rows import Rows
 from torso.data.sources import is_seedless
@@ -45,12 +54,12 @@ _READ = {
 """Keys of the section `data` that decide which samples are read, not how they are dealt to clients."""
 
 
-class Shelf:
+class DataCache:
     """A cache of data sets for runs of one process: each data set is read once and moved to the device once."""
 
     def __init__(self) -> None:
         self._read: dict[object, tuple[Dataset, frozenset[str]]] = {}  # data sets and the config keys that they used
-        self._there: dict[object, Tensor] = {}  # arrays on devices
+        self._on_device: dict[object, Tensor] = {}  # arrays on devices
 
     def dataset(self, options: DataConfig, seed: int, read: set[str] | None = None, wants: Wants = ANYTHING) -> Dataset:
         """The data set before it is dealt to clients: long tail cut, fitted to what the body wants. The config keys
@@ -59,41 +68,41 @@ class Shelf:
         key = options.model_dump_json(include=_READ), seed if seeded(options) else None, wants
         if key not in self._read:
             keys: set[str] = set()
-            noted = noting(options, keys)
+            recorded = recording_reads(options, keys)
             found, wanted = read_for(options, seed, keys, wants)
-            found = tailed(found, noted, seed)
-            found = few(found, noted, seed)
-            found = fitted(found, noted, wanted)
+            found = with_long_tail(found, recorded, seed)
+            found = limited_per_class(found, recorded, seed)
+            found = fitted(found, recorded, wanted)
             self._read[key] = found, frozenset(keys)
         found, used_keys = self._read[key]
         if read is not None:
             read |= used_keys
         return found
 
-    def there(self, array: NDArray[Any], device: torch.device) -> Tensor:
+    def on_device(self, array: NDArray[Any], device: torch.device) -> Tensor:
         """An array of a data set on the device."""
         key = id(array), device  # the shelf keeps the array alive, so no other object gets its id
-        if key not in self._there:
-            self._there[key] = torch.from_numpy(array).to(device)
-        return self._there[key]
+        if key not in self._on_device:
+            self._on_device[key] = torch.from_numpy(array).to(device)
+        return self._on_device[key]
 
 
 def build(
-    options: DataConfig, seed: int, device: torch.device, shelf: Shelf | None = None, wants: Wants = ANYTHING
+    options: DataConfig, seed: int, device: torch.device, data_cache: DataCache | None = None, wants: Wants = ANYTHING
 ) -> Federation:
     """The federation that the options describe, on the device.
 
-    `shelf`: a cache that several runs share. `wants`: what the body expects of the samples."""
+    `data_cache`: a cache that several runs share. `wants`: what the body expects of the samples."""
     if options.validation and options.test_shards:
         raise RequestError(
             f"data.validation = {options.validation} measures on training samples that were held out, and "
             f"data.test_shards = {options.test_shards} deals test data. Set one of them to 0"
         )
-    shelf = shelf or Shelf()
+    data_cache = data_cache or DataCache()
     given = options
     read: set[str] = set()  # config keys that had an effect
-    dataset = shelf.dataset(given, seed, read, wants)
-    options = noting(given, read)
+    dataset = data_cache.dataset(given, seed, read, wants)
+    options = recording_reads(given, read)
     seed = dealing_seed(options, seed)
     dealt = deal(dataset, options, seed)
     clients = len(dealt.train)
@@ -103,14 +112,14 @@ def build(
     kept, held = held_out(dealt.train, options.validation, seed)
     if options.validation and not len(held.order):
         raise RequestError(_nothing_held(options.validation, int(dealt.train.sizes.max())))
-    train = _split(shelf, dataset.train, kept, device)
-    test = _split(shelf, dataset.test, ordered(dealt.test, dataset.test.labels, options, seed), device)
+    train = _split(data_cache, dataset.train, kept, device)
+    test = _split(data_cache, dataset.test, ordered(dealt.test, dataset.test.labels, options, seed), device)
     on_server = draw_server_rows(len(dataset.train), options.server_fraction, seed)
     for_everybody = draw_meta_rows(dataset.train.labels, options.meta_per_class, seed)
     return Federation(
         name=dataset.name,
         train=train,
-        test=_apart(train, mixed(held, seed)) if options.validation else test,
+        test=_own_split(train, mixed(held, seed)) if options.validation else test,
         classes=dataset.classes,
         input=dataset.kind.fitted(_held_by(dataset.train, kept, newcomers)),
         augment=augment,
@@ -173,7 +182,7 @@ def _nothing_held(share: float, most: int) -> str:
     )
 
 
-def _apart(split: Split, rows: Rows) -> Split:
+def _own_split(split: Split, rows: Rows) -> Split:
     """A new split with copies of these rows only."""
     taken = torch.from_numpy(rows.order).to(split.samples.device)
     origins = None if split.origins is None else split.origins[taken]
@@ -181,10 +190,10 @@ def _apart(split: Split, rows: Rows) -> Split:
     return Split(split.samples[taken], split.labels[taken], order, rows.offsets, origins)
 
 
-def _split(shelf: Shelf, part: Labelled, rows: Rows, device: torch.device) -> Split:
-    samples = shelf.there(part.samples, device)
-    labels = shelf.there(part.labels, device)
+def _split(data_cache: DataCache, part: Labelled, rows: Rows, device: torch.device) -> Split:
+    samples = data_cache.on_device(part.samples, device)
+    labels = data_cache.on_device(part.labels, device)
     origins = None
     if isinstance(part, Samples) and part.origins is not None:
-        origins = shelf.there(part.origins, device)
+        origins = data_cache.on_device(part.origins, device)
     return Split(samples, labels, torch.from_numpy(rows.order).to(device), rows.offsets, origins)

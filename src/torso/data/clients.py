@@ -72,7 +72,7 @@ class Clients:
         self.name, self.input, self.class_names = name, input, tuple(class_names)
         self.classes = len(class_names) if class_names and classes is None else classes
         parts = [_parts(f"clients[{key!r}]", value) for key, value in named.items()]
-        pairs = [divided_in_two(key, train, test, held_out) for key, (train, test) in zip(named, parts, strict=True)]
+        pairs = [train_and_test_of(key, train, test, held_out) for key, (train, test) in zip(named, parts, strict=True)]
         self.train = [train for train, _ in pairs]
         self.test = [test for _, test in pairs]
 
@@ -117,7 +117,7 @@ def checksum(about: object, arrays: Iterable[NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def handed(key: str) -> Dataset:
+def dataset_of_handed_over(key: str) -> Dataset:
     """The data set of the clients that were handed over under this key."""
     found = _handed.get(key)
     if found is None:
@@ -197,7 +197,7 @@ def _named(value: Any) -> str:
     return f"{type(value).__name__}{size}"
 
 
-def divided_in_two(
+def train_and_test_of(
     name: str, part: ClientSamples, test: ClientSamples | None, share: float = HELD_OUT
 ) -> tuple[ClientSamples, ClientSamples]:
     """A client's samples to train on and to test on. If it has no test part, one is drawn, keyed by its name."""

@@ -49,7 +49,7 @@ def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
     return _selected(rows, owner, ~is_held), _selected(rows, owner, is_held)
 
 
-def tailed(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
+def with_long_tail(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
     """The data set cut to the long tail of `data.imbalance` (spec 10.4)."""
     if options.imbalance == 1:
         return dataset
@@ -62,7 +62,7 @@ def tailed(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
     return replace(dataset, train=cut(dataset.train, "train"), test=test)
 
 
-def few(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
+def limited_per_class(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
     """The data set with `data.per_class` training samples of each class; 0: unchanged."""
     if not options.per_class:
         return dataset

@@ -60,7 +60,7 @@ class Split:
             index = index * sent_to(device, is_real)  # padding is index 0
         return Deck(self.samples, self.labels, index, tuple(sizes.tolist()), tuple(clients))
 
-    def alone(self, client: int, others: Tensor) -> Split:
+    def of_one_client(self, client: int, others: Tensor) -> Split:
         """A split with the samples of one client only, followed by the rows `others`, which belong to no client."""
         rows = torch.cat([self.rows(client), others])
         own = len(rows) - len(others)
@@ -100,9 +100,9 @@ class Federation:
     def at_site(self, client: int) -> Federation:
         """The federation as one client's machine holds it: only this client's samples and those from the server."""
         no_rows = self.meta_rows[:0]
-        train = self.train.alone(client, self.meta_rows)
+        train = self.train.of_one_client(client, self.meta_rows)
         meta_rows = torch.arange(len(train.labels) - len(self.meta_rows), len(train.labels), device=no_rows.device)
-        test = self.test.alone(client, no_rows)
+        test = self.test.of_one_client(client, no_rows)
         return replace(self, train=train, test=test, server_rows=no_rows, meta_rows=meta_rows, marked=None)
 
     @cached_property

@@ -13,7 +13,7 @@ from typing import IO
 
 from torso.data.fetch_catalogue import data_home, data_set
 from torso.data.fetch_convert import convert
-from torso.data.fetch_http import AddressFailed, Patience, check_address, fetch, forget, length
+from torso.data.fetch_http import AddressFailed, RetryLimits, check_address, fetch, file_size, remove_part
 from torso.data.fetch_sets import DataSet, RemoteFile
 from torso.errors import InUse, RequestError
 from torso.locks import lock
@@ -22,7 +22,7 @@ MIRRORS = "TORSO_MIRROR"
 _LOCK = ".lock"
 
 
-class Watcher:
+class DownloadListener:
     """The listener of a download, whose methods are called as it proceeds. This base class does nothing."""
 
     def moved(self, file: str, done: int, total: int) -> None:
@@ -36,7 +36,7 @@ class Watcher:
 
 
 @dataclass(frozen=True)
-class Got:
+class Download:
     """The result of a download."""
 
     data: DataSet
@@ -53,31 +53,33 @@ def get(
     name: str,
     out: Path | None = None,
     source: str = "",
-    watcher: Watcher | None = None,
-    patience: Patience | None = None,
-) -> Got:
+    watcher: DownloadListener | None = None,
+    patience: RetryLimits | None = None,
+) -> Download:
     """Download a data set of the catalogue into the folder `out` (default: $TORSO_DATA, ./data).
 
     `source`: the address of a folder with its files, used instead of mirrors and official addresses."""
-    return get_data(data_set(name), data_home(out).expanduser(), source, watcher or Watcher(), patience or Patience())
+    return get_data(
+        data_set(name), data_home(out).expanduser(), source, watcher or DownloadListener(), patience or RetryLimits()
+    )
 
 
-def get_data(data: DataSet, home: Path, source: str, watcher: Watcher, patience: Patience) -> Got:
+def get_data(data: DataSet, home: Path, source: str, watcher: DownloadListener, patience: RetryLimits) -> Download:
     """Download a data set that need not be in the catalogue (see `get`)."""
     addresses = {file.name: addresses_of(data, file, source) for file in data.files}
     folder = data.place(home)
     if _is_done(data, home):  # before the lock, because the folder may be read-only
-        return Got(data, folder, new=False)
+        return Download(data, folder, new=False)
     with _own(folder):
         if _is_done(data, home):  # another process may have finished while this one waited
-            return Got(data, folder, new=False)
+            return Download(data, folder, new=False)
         missing = [file for file in data.files if not _is_there(folder / file.name, file)]
         _check_room(data, missing, folder)
         for file in missing:
             _download(file, addresses[file.name], folder, watcher, patience)
         if data.makes:
             convert(data, folder, lambda done, total: watcher.making(data.makes, done, total))
-    return Got(data, folder, new=True)
+    return Download(data, folder, new=True)
 
 
 def addresses_of(data: DataSet, file: RemoteFile, source: str = "") -> list[str]:
@@ -90,7 +92,9 @@ def addresses_of(data: DataSet, file: RemoteFile, source: str = "") -> list[str]
     return [*(f"{check_address(base, MIRRORS)}/{place}" for base in mirrors), *file.urls]
 
 
-def _download(file: RemoteFile, addresses: Sequence[str], folder: Path, watcher: Watcher, patience: Patience) -> None:
+def _download(
+    file: RemoteFile, addresses: Sequence[str], folder: Path, watcher: DownloadListener, patience: RetryLimits
+) -> None:
     """Download the file from the first address that gives it with the right checksum."""
     part = folder / f"{file.name}.part"
     failed = []
@@ -101,7 +105,7 @@ def _download(file: RemoteFile, addresses: Sequence[str], folder: Path, watcher:
             failed.append(f"{url}: {error}")
             continue
         part.replace(folder / file.name)
-        forget(part)
+        remove_part(part)
         for line in failed:
             watcher.note(f"{line}. Taken from {url}")
         if not file.sha256:
@@ -109,23 +113,23 @@ def _download(file: RemoteFile, addresses: Sequence[str], folder: Path, watcher:
             name = file.name
             watcher.note(f"{name}: no SHA-256 is published. Its MD5 was checked; its SHA-256 is now in {name}.sha256")
         return
-    kept = length(part)
+    kept = file_size(part)
     if not kept:
-        forget(part)
+        remove_part(part)
     hint = f" {kept:,} of {file.size:,} bytes are kept: the same command goes on from there." if kept else ""
     raise RequestError(
         f"{file.name} could not be downloaded. {'; '.join(failed)}.{hint} Other addresses: --from URL, or {MIRRORS}"
     )
 
 
-def _download_from(file: RemoteFile, url: str, part: Path, watcher: Watcher, patience: Patience) -> None:
+def _download_from(file: RemoteFile, url: str, part: Path, watcher: DownloadListener, patience: RetryLimits) -> None:
     """Download the file from one address and check it. If the download continued an earlier part and the result is
     wrong, the part may have been of another version, so the file is downloaded once more from its beginning."""
-    continued = length(part) > 0
+    continued = file_size(part) > 0
     fetch(file, url, part, lambda done: watcher.moved(file.name, done, file.size), patience)
     wrong = difference(part, file)
     if wrong:
-        forget(part)
+        remove_part(part)
         if not continued:
             raise AddressFailed(wrong)
         _download_from(file, url, part, watcher, patience)
@@ -133,8 +137,8 @@ def _download_from(file: RemoteFile, url: str, part: Path, watcher: Watcher, pat
 
 def difference(path: Path, file: RemoteFile) -> str:
     """How a file differs from the expected one, in words; empty: it is the right file."""
-    if length(path) != file.size:
-        return f"has {length(path):,} bytes. Expected: {file.size:,}"
+    if file_size(path) != file.size:
+        return f"has {file_size(path):,} bytes. Expected: {file.size:,}"
     kind, expected = ("sha256", file.sha256) if file.sha256 else ("md5", file.md5)
     found = _digest(path, kind)
     label = {"sha256": "SHA-256", "md5": "MD5"}[kind]
@@ -172,7 +176,7 @@ def _is_there(path: Path, file: RemoteFile) -> bool:
 
 def _check_room(data: DataSet, missing: Sequence[RemoteFile], folder: Path) -> None:
     """Refuse before the download begins if the disk has no room for all files."""
-    needed = sum(file.size - length(folder / f"{file.name}.part") for file in missing) + data.room + data.scratch
+    needed = sum(file.size - file_size(folder / f"{file.name}.part") for file in missing) + data.room + data.scratch
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise RequestError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from torso.data.fetch_sets import KNOWN, ByHand, DataSet
+from torso.data.fetch_sets import KNOWN, DataSet, ManualDataSet
 from torso.errors import RequestError, did_you_mean
 
 USUAL = "data"  # the folder of data sets if TORSO_DATA is not set
@@ -14,7 +14,7 @@ ALIASES = {"emnist": "emnist-balanced"}
 BY_HAND = {
     data.name: data
     for data in (
-        ByHand(
+        ManualDataSet(
             "imagenet",
             "ImageNet (ILSVRC 2012): 1,281,167 / 50,000 colour images in 1,000 classes",
             "an agreement with ImageNet: non-commercial research and education",

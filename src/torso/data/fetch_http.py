@@ -27,7 +27,7 @@ _CHUNK = 1 << 18
 _AGAIN = {408, 425, 429, 500, 502, 503, 504}  # HTTP statuses that may pass
 _STRONG = re.compile(r'"[^"\r\n]*"')  # a strong ETag, as If-Range needs it
 
-Moved = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Called with the number of bytes downloaded so far."""
 
 
@@ -36,7 +36,7 @@ class AddressFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryLimits:
     """Limits of tries and waiting times of a download."""
 
     tries: int = 4  # tries in a row that may bring no new bytes
@@ -44,18 +44,18 @@ class Patience:
     timeout: float = 30.0  # seconds to wait for a byte
 
 
-def fetch(file: RemoteFile, url: str, part: Path, moved: Moved, patience: Patience) -> None:
+def fetch(file: RemoteFile, url: str, part: Path, moved: OnProgress, patience: RetryLimits) -> None:
     """Download the file into `part` until it has the full size. Raises AddressFailed if this address cannot give it."""
-    failures, most = 0, length(part)
-    while length(part) != file.size:
+    failures, most = 0, file_size(part)
+    while file_size(part) != file.size:
         try:
             _receive(file, url, part, moved, patience.timeout)
-            why = f"the connection ended at byte {length(part):,} of {file.size:,}"
+            why = f"the connection ended at byte {file_size(part):,} of {file.size:,}"
         except urllib.error.HTTPError as error:
             error.close()
             why = f"HTTP {error.code} {error.reason}".rstrip()
             if error.code == 416:  # range not satisfiable: the part does not belong to the server's file
-                forget(part)
+                remove_part(part)
             elif error.code not in _AGAIN:
                 raise AddressFailed(why) from None
         except urllib.error.URLError as error:
@@ -64,20 +64,20 @@ def fetch(file: RemoteFile, url: str, part: Path, moved: Moved, patience: Patien
                 raise AddressFailed(why) from None
         except (OSError, HTTPException) as error:
             why = _words(error)
-        failures = 0 if length(part) > most else failures + 1
-        most = max(most, length(part))
+        failures = 0 if file_size(part) > most else failures + 1
+        most = max(most, file_size(part))
         if failures >= patience.tries:
             raise AddressFailed(why)
-        if length(part) != file.size:
+        if file_size(part) != file.size:
             time.sleep(patience.pause * 2**failures)
 
 
-def length(part: Path) -> int:
+def file_size(part: Path) -> int:
     """Size of the file in bytes; 0 if it does not exist."""
     return part.stat().st_size if part.is_file() else 0
 
 
-def forget(part: Path) -> None:
+def remove_part(part: Path) -> None:
     """Remove a part and its record."""
     part.unlink(missing_ok=True)
     _note(part).unlink(missing_ok=True)
@@ -96,17 +96,17 @@ def check_address(url: str, whose: str) -> str:
     return url.rstrip("/")
 
 
-def _receive(file: RemoteFile, url: str, part: Path, moved: Moved, timeout: float) -> None:
+def _receive(file: RemoteFile, url: str, part: Path, moved: OnProgress, timeout: float) -> None:
     """Send one request. The answer is appended to the part if the server continues at the right byte; otherwise it
     replaces the part."""
-    start = length(part)
+    start = file_size(part)
     if start > file.size:
-        forget(part)
+        remove_part(part)
         start = 0
     with _open(url, start, part, timeout) as answer:
         continues = answer.status == 206 and start > 0
         if continues and not _fits(answer.headers, start, file.size):
-            forget(part)
+            remove_part(part)
             raise HTTPException("the server answered with another range than the requested one")
         if not continues:
             _check_whole(answer, file)
@@ -153,12 +153,12 @@ def _fits(headers: HTTPMessage, start: int, size: int) -> bool:
     return found is not None and int(found[1]) == start and found[2] in (str(size), "*")
 
 
-def _copy(answer: HTTPResponse, out: IO[bytes], done: int, file: RemoteFile, moved: Moved) -> None:
+def _copy(answer: HTTPResponse, out: IO[bytes], done: int, file: RemoteFile, moved: OnProgress) -> None:
     moved(done)
     while chunk := answer.read1(_CHUNK):
         done += len(chunk)
         if done > file.size:
-            forget(Path(out.name))
+            remove_part(Path(out.name))
             raise AddressFailed(f"gives more than {file.size:,} bytes")
         rest = memoryview(chunk)
         while rest:
@@ -179,7 +179,7 @@ def _opened(part: Path, mode: str) -> IO[bytes]:
 
 
 def _unwritable(part: Path, error: OSError) -> RequestError:
-    kept = length(part)
+    kept = file_size(part)
     hint = f" {kept:,} bytes are kept: the same command goes on from there." if kept else ""
     return RequestError(f"{part} cannot be written ({error.strerror or error}).{hint}")
 

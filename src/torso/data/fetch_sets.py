@@ -60,7 +60,7 @@ class DataSet:
 
 
 @dataclass(frozen=True)
-class ByHand:
+class ManualDataSet:
     """A data set that the user must download by hand, because its owner wants an agreement first."""
 
     name: str

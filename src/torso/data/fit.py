@@ -9,7 +9,7 @@ from torso.data.fit_images import fitted_images, sized
 from torso.data.image_files import SeveralSizes
 from torso.data.images import Dataset
 from torso.data.inputs import Pixels
-from torso.data.keys import noting
+from torso.data.keys import recording_reads
 from torso.data.sources import load
 from torso.data.texts import Texts
 from torso.data.tokenise import tokenised
@@ -38,9 +38,9 @@ def read_for(options: DataConfig, seed: int, keys: set[str], wants: Wants) -> tu
     """The data set as its source returns it, and what the body wants of it. If image files have several sizes, they are
     read at the size that the body was made for. The config keys that are read are added to `keys`."""
     try:
-        return load(noting(sized(options, wants), keys), seed), wants
+        return load(recording_reads(sized(options, wants), keys), seed), wants
     except SeveralSizes:
         if not wants.usual:
             raise
     wants = replace(wants, size=wants.usual)
-    return load(noting(sized(options, wants), keys), seed), wants
+    return load(recording_reads(sized(options, wants), keys), seed), wants

@@ -26,7 +26,7 @@ from torso.data.input_base import (
     seeded_generator,
 )
 from torso.errors import RequestError
-from torso.kinds import Count, Many
+from torso.kinds import Count, FailFastTuple
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Floats(Input):
     `mean` and `std` are per feature, that is per entry of the first dimension of a sample: a column of a table, a
     channel of a signal. Empty: not known yet. `names`: of the features, if the source knows them."""
 
-    sizes: Many[Count]
-    mean: Many[float] = ()
-    std: Many[float] = ()
-    names: Many[str] = ()
+    sizes: FailFastTuple[Count]
+    mean: FailFastTuple[float] = ()
+    std: FailFastTuple[float] = ()
+    names: FailFastTuple[str] = ()
     kind: Literal["floats"] = "floats"
 
     many: ClassVar[str] = "arrays of numbers"
@@ -79,7 +79,7 @@ class Floats(Input):
     size = words
 
     @property
-    def by_hand(self) -> str:
+    def preparation(self) -> str:
         return (
             f"float32 {axes(self.sizes)}, made as\n(x - mean) / std, per feature, "
             f"with mean {list(self.mean)} and std {list(self.std)}"

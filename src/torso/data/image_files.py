@@ -100,7 +100,7 @@ def list_images(root: Path) -> Listing:
 
 
 @dataclass(frozen=True)
-class Head:
+class ImageHeader:
     """The header of an image file: its size as a viewer shows it, and whether it is grey."""
 
     height: int  # pixels
@@ -123,15 +123,15 @@ def open_image(content: Content) -> Image:
     return Image.open(content if isinstance(content, Path) else io.BytesIO(content), formats=FORMATS)
 
 
-def head_of(content: Content) -> Head | str:
+def header_of(content: Content) -> ImageHeader | str:
     """The header of an image, or the reason why it cannot be read."""
     try:
         with open_image(content) as image:
             if image.mode[0] in "IF":
-                return too_deep(image.mode)
+                return too_many_bits(image.mode)
             turn = image.getexif().get(_ORIENTATION, 1)
             width, height = image.size[::-1] if turn in _SIDEWAYS else image.size
-            return Head(height, width, image.mode in _GREY, turn not in (0, 1))
+            return ImageHeader(height, width, image.mode in _GREY, turn not in (0, 1))
     except Exception as error:  # a damaged file makes Pillow raise a dozen unrelated exceptions
         return reason_of(error)
 
@@ -145,7 +145,7 @@ def pixels_of(content: Content, grey: bool, side: int) -> NDArray[np.uint8] | st
     try:
         with open_image(content) as image:
             if image.mode[0] in "IF":
-                return too_deep(image.mode)
+                return too_many_bits(image.mode)
             upright = ImageOps.exif_transpose(image).convert("L" if grey else "RGB")
             if side:
                 upright = upright.resize((side, side), Image.Resampling.BILINEAR)
@@ -154,7 +154,7 @@ def pixels_of(content: Content, grey: bool, side: int) -> NDArray[np.uint8] | st
         return reason_of(error)
 
 
-def too_deep(mode: str) -> str:
+def too_many_bits(mode: str) -> str:
     """The reason why an image with a 16- or 32-bit mode of Pillow is refused."""
     return f"{_DEEP} (mode {mode})"
 
@@ -176,7 +176,7 @@ def digest_of(pixels: NDArray[np.uint8]) -> bytes:
 
 
 @dataclass(frozen=True, eq=False)
-class Decoded:
+class DecodedImages:
     """The result of decoding several images: the pixels of the readable ones, and the broken ones."""
 
     images: NDArray[np.uint8]  # [m, H, W, C], the readable images
@@ -184,21 +184,22 @@ class Decoded:
     broken: tuple[Broken, ...]
 
 
-def decode(names: Sequence[str], contents: Sequence[Content], side: int) -> Decoded:
+def decode(names: Sequence[str], contents: Sequence[Content], side: int) -> DecodedImages:
     """Decode all images into one array: grey if all of them are grey, of one size or resized to `side`."""
-    heads = in_threads(head_of, contents)
-    readable = [(row, head) for row, head in enumerate(heads) if isinstance(head, Head)]
-    broken = {row: reason for row, reason in enumerate(heads) if isinstance(reason, str)}
+    headers = in_threads(header_of, contents)
+    readable = [(row, header) for row, header in enumerate(headers) if isinstance(header, ImageHeader)]
+    broken = {row: reason for row, reason in enumerate(headers) if isinstance(reason, str)}
     if not readable:
         raise nothing_left(_named(names, broken))
     first_row, first = readable[0]
-    for row, head in readable:
-        if not side and (head.height, head.width) != (first.height, first.width):
+    for row, header in readable:
+        if not side and (header.height, header.width) != (first.height, first.width):
             raise SeveralSizes(
-                f"{names[row]} is {head.width}×{head.height} but {names[first_row]} is {first.width}×{first.height}. "
+                f"{names[row]} is {header.width}×{header.height} but {names[first_row]} is {first.width}×{first.height}"
+                ". "
                 "Expected: one size for all images, or data.size, such as 64, to which all are resized"
             )
-    grey = all(head.grey for _, head in readable)
+    grey = all(header.grey for _, header in readable)
     size = (side, side) if side else (first.height, first.width)
     images = np.empty((len(readable), *size, 1 if grey else 3), np.uint8)
 
@@ -216,7 +217,7 @@ def decode(names: Sequence[str], contents: Sequence[Content], side: int) -> Deco
     if not len(whole):
         raise nothing_left(_named(names, broken))
     rows = np.array([row for row, _ in readable], np.int64)[whole]
-    return Decoded(images if len(whole) == len(images) else images[whole], rows, tuple(_named(names, broken)))
+    return DecodedImages(images if len(whole) == len(images) else images[whole], rows, tuple(_named(names, broken)))
 
 
 def _named(names: Sequence[str], broken: dict[int, str]) -> list[Broken]:
@@ -234,7 +235,7 @@ def listed(broken: Sequence[Broken]) -> str:
     return f"{named} and {len(broken) - MOST_NAMED} more" if len(broken) > MOST_NAMED else named
 
 
-def told(broken: Sequence[Broken], policy: Literal["skip", "refuse"], total: int) -> tuple[str, ...]:
+def remarks_on_broken(broken: Sequence[Broken], policy: Literal["skip", "refuse"], total: int) -> tuple[str, ...]:
     """A remark on all broken files; with the policy `refuse` a RequestError that names them.
 
     Intact files with more bits per pixel than Torso reads are always refused: they are not broken by accident."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torso.data.inputs import Array, Floats, Input, Known, Pixels, Tokens
-from torso.data.table_columns import Column, Columns, arranged, features_of, met
+from torso.data.table_columns import Column, Columns, features_of, rearranged_features, used_columns
 from torso.data.texts import Texts
 from torso.errors import RequestError
 
@@ -90,21 +90,21 @@ class Dataset:
         return self.input
 
 
-def without_unmet(dataset: Dataset) -> Dataset:
+def without_unused_categories(dataset: Dataset) -> Dataset:
     """The data set without features for categories that only test rows have: no weight would be trained for them."""
-    columns = met(dataset.train.samples, dataset.columns)
+    columns = used_columns(dataset.train.samples, dataset.columns)
     if columns == dataset.columns:
         return dataset
-    train, test = (in_columns(part, dataset.columns, columns) for part in (dataset.train, dataset.test))
-    return replace(dataset, train=train, test=test, columns=columns, input=of_columns(columns))
+    train, test = (with_columns(part, dataset.columns, columns) for part in (dataset.train, dataset.test))
+    return replace(dataset, train=train, test=test, columns=columns, input=floats_of_columns(columns))
 
 
-def in_columns(part: Labelled, have: Columns, want: Columns) -> Labelled:
+def with_columns(part: Labelled, have: Columns, want: Columns) -> Labelled:
     """A split of a table's rows, its features rearranged from the columns `have` to the columns `want`."""
-    return Samples(arranged(part.samples, have, want), part.labels, part.writers)
+    return Samples(rearranged_features(part.samples, have, want), part.labels, part.writers)
 
 
-def of_columns(columns: Columns) -> Floats:
+def floats_of_columns(columns: Columns) -> Floats:
     """The kind of a table's rows, with mean and std not known yet."""
     names = features_of(columns)
     return Floats((len(names),), names=names)

@@ -54,7 +54,7 @@ class Input(ABC):
 
     @property
     @abstractmethod
-    def by_hand(self) -> str:
+    def preparation(self) -> str:
         """How to make the network's input without Torso: a sentence for the page of an exported model."""
 
     @abstractmethod

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torso.data.formats import source_for
-from torso.data.image_files import Broken, Head, digest_of, head_of, in_threads, nothing_left, pixels_of
+from torso.data.image_files import Broken, ImageHeader, digest_of, header_of, in_threads, nothing_left, pixels_of
 from torso.data.inputs import Input, Pixels
 from torso.data.sources import load
 from torso.data.sources.arrays import has_test_part, read_npz
 from torso.data.sources.columns import TEST_NAMES
-from torso.data.sources.folder import LAYOUTS, arranged
+from torso.data.sources.folder import LAYOUTS, list_image_folder
 from torso.data.survey import Inventory
 from torso.errors import RequestError
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 FORMATS = f"a folder of images ({LAYOUTS}), a .csv, .jsonl, .parquet or .npz file, or a folder that `datasets` saved"
 _SIDE = 64  # pixels; images are resized to this side if their source needs one size
-Picture = Callable[[int], NDArray[np.uint8] | None]  # see `Stock.picture`
+Picture = Callable[[int], NDArray[np.uint8] | None]  # see `SurveyData.picture`
 
 
 @dataclass(frozen=True, eq=False)
-class Stock:
+class SurveyData:
     """The data found at a path: the samples, a way to show images, and the options with which a run would read them."""
 
     options: DataConfig
@@ -39,7 +39,7 @@ class Stock:
     remarks: tuple[str, ...] = ()
 
 
-def take_stock(path: Path, options: DataConfig) -> Stock:
+def read_survey_data(path: Path, options: DataConfig) -> SurveyData:
     """Read everything at the path with the source that fits its format."""
     path = path.expanduser()
     if not path.exists():
@@ -55,22 +55,22 @@ def take_stock(path: Path, options: DataConfig) -> Stock:
 class _Scan:
     """The header of an image file and the checksum of its pixels."""
 
-    head: Head
+    header: ImageHeader
     digest: bytes
 
 
 def _scan(path: Path) -> _Scan | str:
     """The scan of an image file, or the reason why it cannot be read."""
-    head = head_of(path)
-    if isinstance(head, str):
-        return head
-    pixels = pixels_of(path, head.grey, 0)
-    return pixels if isinstance(pixels, str) else _Scan(head, digest_of(pixels))
+    header = header_of(path)
+    if isinstance(header, str):
+        return header
+    pixels = pixels_of(path, header.grey, 0)
+    return pixels if isinstance(pixels, str) else _Scan(header, digest_of(pixels))
 
 
-def _files(root: Path, options: DataConfig) -> Stock:
+def _files(root: Path, options: DataConfig) -> SurveyData:
     """The stock of a folder of image files."""
-    found = arranged(root, options.folder, strict=False)
+    found = list_image_folder(root, options.folder, strict=False)
     names = found.names(root)
     scans = in_threads(_scan, found.files)
     broken = tuple(Broken(name, reason) for name, reason in zip(names, scans, strict=True) if isinstance(reason, str))
@@ -87,8 +87,8 @@ def _files(root: Path, options: DataConfig) -> Stock:
         class_names=found.classes,
         client_names=found.clients,
         parted=found.parted,
-        sizes=[(scan.head.height, scan.head.width) for _, scan in readable],
-        grey=np.array([scan.head.grey for _, scan in readable]),
+        sizes=[(scan.header.height, scan.header.width) for _, scan in readable],
+        grey=np.array([scan.header.grey for _, scan in readable]),
         broken=broken,
         noun="images",
     )
@@ -97,10 +97,10 @@ def _files(root: Path, options: DataConfig) -> Stock:
         pixels = pixels_of(found.files[rows[row]], grey=False, side=0)
         return None if isinstance(pixels, str) else pixels
 
-    return Stock(options, inventory, picture, remarks=found.remarks)
+    return SurveyData(options, inventory, picture, remarks=found.remarks)
 
 
-def _loaded(options: DataConfig) -> Stock:
+def _loaded(options: DataConfig) -> SurveyData:
     """The stock of a source of arrays or of rows of a table."""
     try:
         dataset = load(options, 0)
@@ -136,7 +136,7 @@ def _loaded(options: DataConfig) -> Stock:
         )
         return pixels
 
-    return Stock(options, inventory, picture, kind, dataset.remarks)
+    return SurveyData(options, inventory, picture, kind, dataset.remarks)
 
 
 def _digest(sample: NDArray[Any]) -> bytes:

@@ -14,12 +14,12 @@ M = TypeVar("M", bound=BaseModel)
 _ALL = "*"
 
 
-def noting(options: M, read: set[str], prefix: str = "data.") -> M:
+def recording_reads(options: M, read: set[str], prefix: str = "data.") -> M:
     """The same options, but the name of every key that is read is added to `read`."""
-    return cast("M", _Noting(options, read, prefix))
+    return cast("M", _ReadRecorder(options, read, prefix))
 
 
-def plain(options: M) -> M:
+def without_recording(options: M) -> M:
     """The options without recording: for code that repeats a key in a message but does not depend on it."""
     return cast("M", getattr(options, "_options", options))
 
@@ -39,7 +39,7 @@ def changed(options: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
-class _Noting:
+class _ReadRecorder:
     """A proxy of options that records the keys that are read. Using anything but a key (`model_dump`, for example)
     counts as reading all keys."""
 
@@ -56,7 +56,7 @@ class _Noting:
             raise AttributeError(name)
         value = getattr(self._options, name)
         if isinstance(value, BaseModel):
-            return _Noting(value, self._read, f"{self._prefix}{name}.")
+            return _ReadRecorder(value, self._read, f"{self._prefix}{name}.")
         self._read.add(f"{self._prefix}{name}" if name in type(self._options).model_fields else _ALL)
         return value
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 
-def by_name(names: Iterable[str]) -> list[str]:
+def in_natural_order(names: Iterable[str]) -> list[str]:
     """The names in natural order: client-2 before client-10."""
     return sorted(names, key=lambda name: ([_piece(piece) for piece in re.findall(r"\d+|\D+", name)], name))
 

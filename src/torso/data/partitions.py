@@ -14,7 +14,7 @@ import numpy as np
 
 from torso.data.images import Dataset, Ints, Labelled
 from torso.data.rows import Rows
-from torso.errors import RequestError, from_outside
+from torso.errors import RequestError, running_user_code
 from torso.randomness import numpy_generator
 from torso.registry import Registry
 
@@ -38,7 +38,7 @@ partitions: Registry[Partitioner] = Registry("data.partition")
 def deal(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
     """Deal both splits by `data.partition`; if `data.test_shards` > 0, deal the test split independently (spec 9.5)."""
     where = f"data.partition = {options.partition!r}"
-    with from_outside(where, "a function of (dataset, options, seed) that returns a Partition"):
+    with running_user_code(where, "a function of (dataset, options, seed) that returns a Partition"):
         dealt = partitions[options.partition](dataset, options, seed)
     check_dealt(dealt, dataset, where)
     if options.test_shards:

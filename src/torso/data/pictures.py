@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torso.data.image_files import too_deep
+from torso.data.image_files import too_many_bits
 from torso.data.inputs import Array, Pixels
 from torso.errors import RequestError
 
@@ -67,7 +67,7 @@ def _of_pillow(kind: Pixels, image: Image, where: str) -> Array:
             f"those that the model was trained on; use image.resize(({kind.width}, {kind.height}))"
         )
     if upright.mode[0] in "IF":
-        raise RequestError(f"{where} has {too_deep(upright.mode)}. Expected: 8-bit grey or colour")
+        raise RequestError(f"{where} has {too_many_bits(upright.mode)}. Expected: 8-bit grey or colour")
     if kind.channels not in _MODES:
         raise RequestError(f"{where} is a Pillow image. Expected: an array, {_forms(kind)}")
     array: Array = np.asarray(upright.convert(_MODES[kind.channels]))

@@ -22,7 +22,7 @@ from torso.data.input_base import (
     seeded_generator,
 )
 from torso.errors import RequestError
-from torso.kinds import Count, Many
+from torso.kinds import Count, FailFastTuple
 
 _CHANNELS = 4  # most channels of usual images: red, green, blue, alpha
 
@@ -34,8 +34,8 @@ class Pixels(Input):
     channels: Count
     height: Count
     width: Count
-    mean: Many[float] = ()
-    std: Many[float] = ()
+    mean: FailFastTuple[float] = ()
+    std: FailFastTuple[float] = ()
     kind: Literal["pixels"] = "pixels"
 
     many: ClassVar[str] = "images"
@@ -83,7 +83,7 @@ class Pixels(Input):
         return f"uint8 {axes((self.height, self.width, self.channels))}"
 
     @property
-    def by_hand(self) -> str:
+    def preparation(self) -> str:
         return (
             f"float32 {axes(self.shape)}, made from bytes as\n(x / 255 - mean) / std, per channel, "
             f"with mean {list(self.mean)} and std {list(self.std)}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torso.data.input_base import Array
-from torso.kinds import Many
+from torso.kinds import FailFastTuple
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Column:
     category."""
 
     name: str
-    categories: Many[str] = ()  # sorted; "" is the category of empty cells; none: a column of numbers
+    categories: FailFastTuple[str] = ()  # sorted; "" is the category of empty cells; none: a column of numbers
 
     @property
     def holds(self) -> str:
@@ -51,7 +51,7 @@ def kinds_of(columns: Columns) -> Mapping[str, str]:
     return {column.name: column.holds for column in columns}
 
 
-def together(tables: Sequence[Columns]) -> tuple[Column, ...]:
+def merged_columns(tables: Sequence[Columns]) -> tuple[Column, ...]:
     """The columns in the order of the first table, with the categories of all tables. All have the same columns."""
     categories: dict[str, set[str]] = {column.name: set() for column in tables[0]}
     for table in tables:
@@ -60,7 +60,7 @@ def together(tables: Sequence[Columns]) -> tuple[Column, ...]:
     return tuple(Column(name, tuple(sorted(found))) for name, found in categories.items())
 
 
-def arranged(samples: Array, have: Columns, want: Columns) -> Array:
+def rearranged_features(samples: Array, have: Columns, want: Columns) -> Array:
     """Samples [n, F] rearranged from the features of columns `have` to those of `want`; a new feature is 0."""
     if tuple(have) == tuple(want):
         return samples
@@ -73,7 +73,7 @@ def arranged(samples: Array, have: Columns, want: Columns) -> Array:
     return rearranged
 
 
-def met(samples: Array, columns: Columns) -> tuple[Column, ...]:
+def used_columns(samples: Array, columns: Columns) -> tuple[Column, ...]:
     """The columns with only those categories that at least one of the samples [n, F] has."""
     keys = _keys(columns)
     present = {keys[place] for place in np.flatnonzero((samples != 0).any(axis=0))}
@@ -83,7 +83,7 @@ def met(samples: Array, columns: Columns) -> tuple[Column, ...]:
     )
 
 
-def unknown(columns: Columns, among: Columns) -> tuple[str, ...]:
+def unknown_features(columns: Columns, among: Columns) -> tuple[str, ...]:
     """The features of `columns` that the columns `among` do not have."""
     known = set(_keys(among))
     named = zip(_keys(columns), features_of(columns), strict=True)

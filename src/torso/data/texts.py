@@ -34,7 +34,7 @@ class Texts(Input):
     size = words
 
     @property
-    def by_hand(self) -> str:
+    def preparation(self) -> str:
         return "texts"
 
     def lens(self, device: torch.device) -> Lens:

@@ -10,7 +10,7 @@ import numpy as np
 
 from torso.data.images import Dataset, Labelled, Samples
 from torso.data.inputs import Array, Tokens
-from torso.data.tokenizers import Words
+from torso.data.tokenizers import WordTokenizer
 from torso.data.wants import Tokenizer, Wants
 from torso.errors import RequestError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def tokenised(dataset: Dataset, options: DataConfig, wants: Wants) -> Dataset:
     """The data set of texts as one of Tokens, padded to the longest text, or cut to what the body takes."""
-    tokenizer = wants.tokenizer or Words(options.text.vocabulary)
+    tokenizer = wants.tokenizer or WordTokenizer(options.text.vocabulary)
     limit = limit_of(options.text, tokenizer, wants)
     parts = [tokenizer.encode(part.samples.tolist()) for part in (dataset.train, dataset.test)]
     length = min(limit, max(len(ids) for part in parts for ids in part))

@@ -1,4 +1,4 @@
-"""Tokenizers: `FromFile` for a body that was trained elsewhere, `Words` for bodies that bring no tokenizer."""
+"""Tokenizers: `FileTokenizer` for a body trained elsewhere, `WordTokenizer` for bodies that bring no tokenizer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST = 512  # most tokens of a text, if the body has no limit
 
 
 @dataclass(frozen=True)
-class Words:
+class WordTokenizer:
     """The built-in tokenizer: splits a text into lower-cased words and punctuation marks, whose ids are hashes of them.
 
     It learns nothing from data, so all clients of a federation have the same one without communication."""
@@ -57,7 +57,7 @@ def _words_of(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class FromFile:
+class FileTokenizer:
     """The tokenizer of a tokenizer.json, run by the library `tokenizers`: no pickle and no foreign code."""
 
     content: str = field(repr=False)  # of the file
@@ -120,7 +120,7 @@ def _opened(content: str, whose: str) -> Any:
 
 def stored(tokenizer: Tokenizer | None) -> str:
     """The content of a tokenizer's file, which a model file stores besides the identity; "" for the built-in one."""
-    return tokenizer.content if isinstance(tokenizer, FromFile) else ""
+    return tokenizer.content if isinstance(tokenizer, FileTokenizer) else ""
 
 
 def tokenizer_of(identity: str, content: str, vocabulary: int, pad: int, length: int, whose: str) -> Tokenizer | None:
@@ -129,10 +129,10 @@ def tokenizer_of(identity: str, content: str, vocabulary: int, pad: int, length:
         return None
     size = identity.removeprefix(_WORDS)
     if identity.startswith(_WORDS) and size.isdecimal() and len(size) < 10:
-        return Words(int(size), length)
+        return WordTokenizer(int(size), length)
     if not content:
         return None
-    found = FromFile(content, vocabulary, pad, length, whose)
+    found = FileTokenizer(content, vocabulary, pad, length, whose)
     if found.identity != identity:
         raise RequestError(f"{whose}: its tokenizer has the checksum {found.identity}, and {identity} is expected")
     return found

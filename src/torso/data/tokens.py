@@ -84,7 +84,7 @@ class Tokens(Input):
         return f"{texts}integers {axes(self.shape)}, padded with {self.pad}"
 
     @property
-    def by_hand(self) -> str:
+    def preparation(self) -> str:
         return (
             f"int64 {axes(self.shape)}: token ids from 0 to {self.vocabulary - 1}, with {self.pad} in every "
             "place\nthat holds no token"

@@ -141,7 +141,7 @@ class Workspace:
     def visit_deck(self, clients: Sequence[int], with_meta: bool) -> Deck:
         """The samples that G clients train on: their own and, `with_meta`, those that the server gave to all."""
         deck = self.train_deck(clients)
-        return deck.joined(self.federation.meta_rows) if with_meta else deck
+        return deck.with_rows(self.federation.meta_rows) if with_meta else deck
 
     def meta_deck(self, clients: Sequence[int]) -> Deck:
         """The samples that the server gave to all clients, repeated for each of G clients."""
@@ -192,7 +192,7 @@ class Work(Protocol[T_co]):
 
 
 @runtime_checkable
-class Narrows(Protocol):
+class SupportsForClients(Protocol):
     """Work that holds different data for different clients. A cluster sends other work whole to every worker."""
 
     def for_clients(self, clients: Sequence[int]) -> Any:
@@ -201,7 +201,7 @@ class Narrows(Protocol):
 
 
 @runtime_checkable
-class Weighs(Protocol):
+class HasCosts(Protocol):
     """Work that takes longer for some clients than for others."""
 
     def costs(self, roster: Roster, clients: Sequence[int]) -> Sequence[float]:
@@ -219,7 +219,7 @@ S = TypeVar("S", bound=Sum)
 
 
 @runtime_checkable
-class AddsUp(Protocol):
+class SupportsAddUp(Protocol):
     """An engine that adds results up on its workers.
 
     The sum goes from worker to worker in the order of the clients, so it has the same bits as a sum on the driver, and
@@ -228,8 +228,8 @@ class AddsUp(Protocol):
     def add_up(self, work: Work[Any], clients: Sequence[int], store: Store | None, total: S) -> S: ...
 
 
-def _adds_up(engine: Any) -> TypeGuard[AddsUp]:
-    return _offers(type(engine), AddsUp)
+def _adds_up(engine: Any) -> TypeGuard[SupportsAddUp]:
+    return _offers(type(engine), SupportsAddUp)
 
 
 def add_up(
@@ -247,7 +247,7 @@ def add_up(
 
 
 @runtime_checkable
-class Repairs(Protocol):
+class SupportsRepair(Protocol):
     """An engine whose workers can be lost and replaced."""
 
     def repaired(self) -> tuple[str, ...]:
@@ -256,19 +256,19 @@ class Repairs(Protocol):
 
 
 @runtime_checkable
-class MayEndUs(Protocol):
+class SupportsExitMessage(Protocol):
     """An engine that can end this process without an exception (Ray does so when one of Ray's own processes dies)."""
 
-    def last_words(self, how: str) -> None:
+    def set_exit_message(self, how: str) -> None:
         """Set what the user reads if that happens: `how` to continue the run."""
         ...
 
 
 @runtime_checkable
-class ComeAndGo(Protocol):
+class HasAvailability(Protocol):
     """An engine with clients that are not always available. `map` gives the results of those that answer."""
 
-    def present(self) -> Collection[int]:
+    def available_clients(self) -> Collection[int]:
         """The clients that are available now. Waits for a while if they are too few."""
         ...
 
@@ -278,7 +278,7 @@ class ComeAndGo(Protocol):
 
 
 @runtime_checkable
-class LooksAhead(Protocol):
+class SupportsLookAhead(Protocol):
     """An engine whose device computes while the host continues."""
 
     def may_look_ahead(self) -> bool:
@@ -298,19 +298,19 @@ def _offers(kind: Any, protocol: Any) -> bool:
     return _known[kind, protocol]
 
 
-def comes_and_goes(engine: Any) -> TypeGuard[ComeAndGo]:
+def has_availability(engine: Any) -> TypeGuard[HasAvailability]:
     """Whether the clients of an engine are not always available."""
-    return _offers(type(engine), ComeAndGo)
+    return _offers(type(engine), HasAvailability)
 
 
-def looks_ahead(engine: Any) -> bool:
+def can_look_ahead(engine: Any) -> bool:
     """Whether the next round may start on this engine before the numbers of a round are read from the device."""
-    return _offers(type(engine), LooksAhead) and bool(engine.may_look_ahead())
+    return _offers(type(engine), SupportsLookAhead) and bool(engine.may_look_ahead())
 
 
-def repairs(engine: Any) -> TypeGuard[Repairs]:
+def supports_repair(engine: Any) -> TypeGuard[SupportsRepair]:
     """Whether an engine replaces workers that are lost."""
-    return _offers(type(engine), Repairs)
+    return _offers(type(engine), SupportsRepair)
 
 
 class Engine(Protocol):

@@ -20,7 +20,7 @@ from torso.errors import RunFailed
 from torso.learn.lockstep import Lockstep
 from torso.nets import Network
 from torso.nets.compiled import Compile
-from torso.nets.compute import goes_alone, vmap_fails
+from torso.nets.compute import runs_one_by_one, vmap_error
 from torso.personal.store import Store
 from torso.precision import activation_type, precision_of
 
@@ -63,9 +63,9 @@ class Batched:
         `size_is_free`: the user has not set the number of clients in a stack."""
         input = self.federation.input
         dtype = activation_type(precision_of(self.precision, self.device))
-        if goes_alone(self.net, input):
+        if runs_one_by_one(self.net, input):
             return size_is_free
-        why = vmap_fails(self.net, input, self.device, dtype)
+        why = vmap_error(self.net, input, self.device, dtype)
         if why:
             name = type(getattr(self.net.body, "module", self.net.body)).__name__
             warnings.warn(f"{name} is computed one client at a time: {why}", stacklevel=3)

@@ -50,7 +50,7 @@ def connect(run: RunConfig) -> Session | None:
         ) from None
     folder = made.address_info.get("session_dir") if here else None
     session = Session(Path(folder) if folder else None)
-    session.last_words("Checkpoints are kept: the same command, with --resume where it has it, continues")
+    session.set_exit_message("Checkpoints are kept: the same command, with --resume where it has it, continues")
     return session
 
 
@@ -77,12 +77,12 @@ def threads(run: RunConfig) -> int:
     return run.workers or 1
 
 
-def needs(run: RunConfig) -> dict[str, float]:
+def worker_resources(run: RunConfig) -> dict[str, float]:
     """The resources of the cluster that one worker takes, as options of `ray.remote`."""
     return {"num_cpus": threads(run), "num_gpus": run.ray.gpus_per_worker}
 
 
-def room(run: RunConfig) -> int:
+def worker_count(run: RunConfig) -> int:
     """The number of workers to start: `run.ray.workers`, or as many as the cluster's cores and accelerators allow."""
     import ray
 
@@ -99,7 +99,7 @@ def room(run: RunConfig) -> int:
     return run.ray.workers or fits
 
 
-def late(run: RunConfig) -> str:
+def why_worker_is_late(run: RunConfig) -> str:
     """Why a worker has not started in time, as far as the cluster's resources tell (the end of a sentence)."""
     import ray
 

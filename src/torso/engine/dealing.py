@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 
-def stretches(clients: Sequence[int], costs: Sequence[float], workers: int) -> list[Sequence[int]]:
+def split_by_cost(clients: Sequence[int], costs: Sequence[float], workers: int) -> list[Sequence[int]]:
     """One stretch of the clients for each worker, with costs that are as equal as possible.
 
     Worker w ends where the accumulated cost reaches w times the mean cost per worker. So no worker exceeds the mean by
@@ -27,7 +27,7 @@ def stretches(clients: Sequence[int], costs: Sequence[float], workers: int) -> l
     return [clients[start:stop] for start, stop in pairwise(edges)]
 
 
-def pieces(clients: Sequence[int], workers: int) -> list[Sequence[int]]:
+def split_evenly(clients: Sequence[int], workers: int) -> list[Sequence[int]]:
     """One stretch of the clients for each worker, all of equal length up to one client."""
     edges = [len(clients) * w // workers for w in range(workers + 1)]
     return [clients[start:stop] for start, stop in pairwise(edges)]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from torso.data import Roster
-from torso.engine.base import Engine, Features, Narrows, S, Weighs, Work, Workspace, add_up
+from torso.engine.base import Engine, Features, HasCosts, S, SupportsForClients, Work, Workspace, add_up
 from torso.learn.features import features_of
 from torso.nets import Tensors
 from torso.personal.store import Store
@@ -39,10 +39,10 @@ class OnFeatures(Generic[T]):
         return self.work(workspace.on_features(self.features), clients)
 
     def for_clients(self, clients: Sequence[int]) -> Self:
-        return replace(self, work=self.work.for_clients(clients)) if isinstance(self.work, Narrows) else self
+        return replace(self, work=self.work.for_clients(clients)) if isinstance(self.work, SupportsForClients) else self
 
     def costs(self, roster: Roster, clients: Sequence[int]) -> Sequence[float]:
-        return self.work.costs(roster, clients) if isinstance(self.work, Weighs) else [1.0] * len(clients)
+        return self.work.costs(roster, clients) if isinstance(self.work, HasCosts) else [1.0] * len(clients)
 
 
 @dataclass(frozen=True)
@@ -110,17 +110,17 @@ class Probe:
     split: SplitName
     rows: tuple[int, ...]
 
-    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> list[Probed]:
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> list[ProbeResult]:
         samples = getattr(workspace.federation, self.split).samples
         some = samples[torch.tensor(self.rows, device=samples.device)]
         together = features_of(workspace.context.net, self.body, some, workspace.context.lens, len(some))
         fewer = -(-len(some) // 3)
         apart = features_of(workspace.context.net, self.body, some[:fewer], workspace.context.lens, fewer)
-        return [Probed(together.cpu(), same(together[:fewer], apart))] * len(clients)
+        return [ProbeResult(together.cpu(), same(together[:fewer], apart))] * len(clients)
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeResult:
     """The result of a `Probe`."""
 
     features: Tensor
@@ -136,7 +136,7 @@ def same(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-2, atol=1e-3 * largest, equal_nan=True)
 
 
-def probe(engine: Engine, body: Tensors, split: SplitName, rows: Sequence[int]) -> Probed:
+def probe(engine: Engine, body: Tensors, split: SplitName, rows: Sequence[int]) -> ProbeResult:
     """Run a `Probe` on one of the engine's workers. `rows`: the samples, by their index in the split."""
     ((found,),) = engine.map(Probe(body, split, tuple(rows)), [0])
     return found

@@ -27,7 +27,7 @@ _kept = WeakIdKeyDictionary()
 
 
 @dataclass
-class KeptFeatures:
+class FeatureCache:
     """The features of a federation's samples under a network's body. If the body changes, they are computed again.
 
     `note` gets messages for the user."""

@@ -15,22 +15,22 @@ import ray
 import torch
 from ray.exceptions import ObjectLostError
 
-from torso.engine.parcels import Parcel, read
-from torso.errors import PlaceLost
-from torso.personal.store import ClientState, Elsewhere, Store
+from torso.engine.parcels import Payload, read
+from torso.errors import NoWorkerLeft
+from torso.personal.store import ClientState, StateHandle, Store
 
 LARGE = 1 << 20  # bytes; if client states are at least as large, each becomes a separate object
 
 
 @runtime_checkable
-class Leaves(Protocol):
+class LeavesStates(Protocol):
     """Work whose results have a field `left`: the new state of each client."""
 
     leaves: bool
 
 
 @dataclass(frozen=True)
-class KeptOnRay(Elsewhere):
+class RayStateHandle(StateHandle):
     """A handle on one client's state in Ray's object store."""
 
     client: int
@@ -38,33 +38,33 @@ class KeptOnRay(Elsewhere):
 
     def fetch(self) -> ClientState:
         """The state, on the CPU of this process. The driver needs it for a checkpoint, or at the end of a run."""
-        (parcel,) = fetched([self.where])
-        return open_states(parcel, torch.device("cpu"))[self.client]
+        (payload,) = fetch_payloads([self.where])
+        return open_states(payload, torch.device("cpu"))[self.client]
 
 
 @dataclass(frozen=True)
-class Lies:
+class StateIndex:
     """Stands for a client's state in a store that travels: the index of its object among the handles sent with it."""
 
     place: int
 
 
-def fetched(refs: Sequence[Any]) -> list[Parcel]:
+def fetch_payloads(refs: Sequence[Any]) -> list[Payload]:
     """The parcels behind ObjectRefs."""
     try:
-        parcels: list[Parcel] = ray.get(list(refs))
+        parcels: list[Payload] = ray.get(list(refs))
     except ObjectLostError:
-        raise PlaceLost("the states of some clients were lost with the machine that held them") from None
+        raise NoWorkerLeft("the states of some clients were lost with the machine that held them") from None
     return parcels
 
 
-def open_states(parcel: Parcel, device: torch.device) -> dict[int, ClientState]:
+def open_states(payload: Payload, device: torch.device) -> dict[int, ClientState]:
     """The client states in a parcel, on a device."""
-    states: dict[int, ClientState] = read(parcel.text, {}, parcel.cargo.unload(device))
+    states: dict[int, ClientState] = read(payload.text, {}, payload.packed.unload(device))
     return states
 
 
-def closed(store: Store | None, clients: Sequence[int]) -> tuple[Store | None, list[Any]]:
+def with_state_indices(store: Store | None, clients: Sequence[int]) -> tuple[Store | None, list[Any]]:
     """The store of some clients in the form in which it is sent, and the ObjectRefs that it refers to by index."""
     if store is None:
         return None, []
@@ -74,8 +74,8 @@ def closed(store: Store | None, clients: Sequence[int]) -> tuple[Store | None, l
     def with_indices(entries: Mapping[int, Any]) -> dict[int, Any]:
         replaced = dict(entries)
         for client, entry in entries.items():
-            if isinstance(entry, KeptOnRay):
-                replaced[client] = Lies(indices.setdefault(entry.where, len(indices)))
+            if isinstance(entry, RayStateHandle):
+                replaced[client] = StateIndex(indices.setdefault(entry.where, len(indices)))
         return replaced
 
     entries = with_indices(mine.entries)
@@ -83,7 +83,7 @@ def closed(store: Store | None, clients: Sequence[int]) -> tuple[Store | None, l
     return Store(entries, later), list(indices)
 
 
-def pieces_of(left: Mapping[int, Any], clients: Sequence[int], into: int) -> list[dict[int, Any]]:
+def split_states(left: Mapping[int, Any], clients: Sequence[int], into: int) -> list[dict[int, Any]]:
     """The states left to the clients of a share, divided into `into` pieces in the order of the clients."""
     pieces: list[dict[int, Any]] = [{} for _ in range(into)]
     for place, client in enumerate(clients):
@@ -92,6 +92,6 @@ def pieces_of(left: Mapping[int, Any], clients: Sequence[int], into: int) -> lis
     return pieces
 
 
-def handles_on(refs: Sequence[Any], clients: Sequence[int]) -> dict[int, KeptOnRay]:
-    """A handle for each client of a share whose states lie behind these ObjectRefs, divided as by `pieces_of`."""
-    return {k: KeptOnRay(k, refs[place * len(refs) // len(clients)]) for place, k in enumerate(clients)}
+def state_handles(refs: Sequence[Any], clients: Sequence[int]) -> dict[int, RayStateHandle]:
+    """A handle for each client of a share whose states lie behind these ObjectRefs, divided as by `split_states`."""
+    return {k: RayStateHandle(k, refs[place * len(refs) // len(clients)]) for place, k in enumerate(clients)}

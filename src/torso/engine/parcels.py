@@ -27,11 +27,11 @@ from torch import Tensor
 Label = tuple[
     int, int
 ]  # the process that made the tensor (0: the driver; else a worker's number), a number per process
-Held = Mapping[str, object]  # name -> object that both sides have: the data, the network, the engine
+SharedObjects = Mapping[str, object]  # name -> object that both sides have: the data, the network, the engine
 
 
 @dataclass(frozen=True)
-class Cargo:
+class PackedTensors:
     """Tensors packed into one array of bytes. Those with the widest elements come first, so that all are aligned."""
 
     labels: tuple[Label, ...]
@@ -39,7 +39,7 @@ class Cargo:
     data: NDArray[np.uint8]
 
     @classmethod
-    def of(cls, tensors: Mapping[Label, Tensor]) -> Cargo:
+    def of(cls, tensors: Mapping[Label, Tensor]) -> PackedTensors:
         order = sorted(tensors, key=lambda label: -tensors[label].element_size())
         flat = [_as_bytes(tensors[label]) for label in order]
         data = torch.cat(flat).cpu().numpy() if flat else np.zeros(0, np.uint8)
@@ -69,16 +69,16 @@ def _as_bytes(tensor: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Payload:
     """An object on its way between the driver and a worker."""
 
     text: bytes  # the pickle, with labels and names in place of tensors and shared objects
-    cargo: Cargo  # the tensors that the receiver does not have yet
+    packed: PackedTensors  # the tensors that the receiver does not have yet
     gone: tuple[Label, ...] = ()  # labels that will not be used again, so the worker may drop their tensors
 
     @property
     def size(self) -> int:
-        return len(self.text) + self.cargo.data.nbytes
+        return len(self.text) + self.packed.data.nbytes
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -94,7 +94,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, text: bytes, held: Held, tensors: Mapping[Label, Tensor]) -> None:
+    def __init__(self, text: bytes, held: SharedObjects, tensors: Mapping[Label, Tensor]) -> None:
         super().__init__(io.BytesIO(text))
         self.held = held
         self.tensors = tensors
@@ -103,7 +103,7 @@ class _Unpickler(pickle.Unpickler):
         return self.held[name] if isinstance(name, str) else self.tensors[name]
 
 
-def write(thing: object, held: Held, label: Callable[[Tensor], Label]) -> tuple[bytes, dict[Label, Tensor]]:
+def write(thing: object, held: SharedObjects, label: Callable[[Tensor], Label]) -> tuple[bytes, dict[Label, Tensor]]:
     """Pickle an object. Returns the pickle and the tensors that its labels stand for."""
     named: dict[Label, Tensor] = {}
 
@@ -117,19 +117,19 @@ def write(thing: object, held: Held, label: Callable[[Tensor], Label]) -> tuple[
     return file.getvalue(), named
 
 
-def read(text: bytes, held: Held, tensors: Mapping[Label, Tensor]) -> Any:
+def read(text: bytes, held: SharedObjects, tensors: Mapping[Label, Tensor]) -> Any:
     """The object that `write` pickled."""
     return _Unpickler(text, held, tensors).load()
 
 
-def whole(thing: object, held: Held | None = None) -> Parcel:
+def complete_payload(thing: object, held: SharedObjects | None = None) -> Payload:
     """A parcel with all tensors of an object, for a receiver that has none of them (but has what is `held`)."""
-    text, named = write(thing, held or {}, Numbered(0))
-    return Parcel(text, Cargo.of(named))
+    text, named = write(thing, held or {}, LabelCounter(0))
+    return Payload(text, PackedTensors.of(named))
 
 
 @dataclass
-class Numbered:
+class LabelCounter:
     """A function that labels tensors by counting: every tensor gets a new label, the same tensor the same label."""
 
     maker: int  # the first part of each label
@@ -142,7 +142,7 @@ class Numbered:
         return self.given[id(tensor)]
 
 
-class Account:
+class CacheRecord:
     """The driver's record of the tensors that one worker holds."""
 
     def __init__(self) -> None:
@@ -154,20 +154,20 @@ class Account:
             self.holds.discard(label)
             self.gone.append(label)
 
-    def settle(self) -> tuple[Label, ...]:
+    def take_dropped(self) -> tuple[Label, ...]:
         """The labels that the worker may drop. Each label is returned once."""
         gone, self.gone = self.gone, []
         return tuple(gone)
 
 
-class Ledger:
+class TensorLabels:
     """The labels of the driver's tensors.
 
     A tensor that was modified in place gets a new label (torch counts its versions). When a tensor is deleted, all
     workers are told to drop their copies."""
 
     def __init__(self) -> None:
-        self.accounts: list[Account] = []  # of all workers
+        self.cache_records: list[CacheRecord] = []  # of all workers
         self._known: dict[int, tuple[Label, int]] = {}  # id() of a tensor -> its label, and its version then
         self._numbers = count()
 
@@ -187,5 +187,5 @@ class Ledger:
     def _forget(self, tensor_id: int, label: Label) -> None:
         if self._known.get(tensor_id, (None,))[0] == label:
             del self._known[tensor_id]
-        for account in self.accounts:
-            account.drop(label)
+        for cache_record in self.cache_records:
+            cache_record.drop(label)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
 
-from torso.errors import PlaceLost, TorsoError
+from torso.errors import NoWorkerLeft, TorsoError
 
 # A program that prints the last line of its stdin when stdin ends, that is, when the process that writes to it ends.
 _SPEAKER = """
@@ -38,7 +38,7 @@ class Session:
     folder: Path | None = None  # Ray's folder, if this run started Ray
     _speaker: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
-    def last_words(self, how: str) -> None:
+    def set_exit_message(self, how: str) -> None:
         """Set what is printed if Ray ends this process: `how` the user continues. A second call replaces the first."""
         logs = f" (logs: {self.folder / 'logs'})" if self.folder else ""
         self._tell(
@@ -65,7 +65,7 @@ class Session:
         """Close the session. Ray's logs are kept after a lost worker or an unexpected error, since they tell why."""
         error = exc[1] if exc else None
         unexpected = isinstance(error, Exception) and not isinstance(error, TorsoError)
-        self.end(keep_logs=unexpected or isinstance(error, PlaceLost))
+        self.end(keep_logs=unexpected or isinstance(error, NoWorkerLeft))
 
     def end(self, keep_logs: bool = False) -> None:
         """Disconnect. If this run started Ray, Ray ends and its folder is removed (unless `keep_logs`)."""

@@ -32,7 +32,7 @@ _alike: dict[object, dict[int, bool]] = {}  # (network, input) -> samples in a b
 
 
 @runtime_checkable
-class Stacks(Protocol):
+class SupportsStacks(Protocol):
     """Work that can be done for several clients in a stack and may give each of them the bits that it has alone."""
 
     @property
@@ -54,7 +54,7 @@ class Stacker:
 
     def __call__(self, work: Any, clients: Sequence[int]) -> int:
         """The number of clients in a stack for this work; 1: no stacks."""
-        if not self.net.keeps_bits or len(clients) < 2 or not isinstance(work, Stacks) or min(clients) < 0:
+        if not self.net.keeps_bits or len(clients) < 2 or not isinstance(work, SupportsStacks) or min(clients) < 0:
             return 1
         sizes = self.federation.train.sizes_of(clients)
         batch = work.batch_samples

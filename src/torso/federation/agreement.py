@@ -17,13 +17,13 @@ from pydantic import Field, model_validator
 
 from torso.data import Federation, Roster, Split, augmentations
 from torso.data.build import check_augment
-from torso.data.images import of_columns
+from torso.data.images import floats_of_columns
 from torso.data.inputs import Known, Moments, Pixels, Tokens
-from torso.data.naming import by_name
-from torso.data.table_columns import Column, Columns, arranged, features_of, together, unknown
+from torso.data.naming import in_natural_order
+from torso.data.table_columns import Column, Columns, features_of, merged_columns, rearranged_features, unknown_features
 from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError
-from torso.federation.description import AnyInput, Description, Record, Word, by_class_name
+from torso.federation.description import AnyInput, Description, PrintableText, Record, by_class_name
 from torso.federation.fitting import Fitting, as_agreed, can_become
 from torso.federation.misfits import (
     Told,
@@ -42,7 +42,7 @@ from torso.federation.misfits import (
     without_doubles,
 )
 from torso.federation.site_data import MOMENTS, SiteData
-from torso.kinds import CountOrZero, Many
+from torso.kinds import CountOrZero, FailFastTuple
 from torso.nets import Tensors
 
 if TYPE_CHECKING:
@@ -55,16 +55,16 @@ class Agreement(Record):
     The number of a client is its index in `names`. The server sends each client only a part of it (`seen_by`)."""
 
     dataset: str
-    classes: Many[Word]  # [C]; a label is an index into it
+    classes: FailFastTuple[PrintableText]  # [C]; a label is an index into it
     input: AnyInput  # with mean and std
-    columns: Many[Column] = ()  # of tables: with the categories of all clients
+    columns: FailFastTuple[Column] = ()  # of tables: with the categories of all clients
     constants_are_given: bool  # whether mean and std come from the clients' files; otherwise from sums of all samples
-    augment: Word  # the augmentation of images
-    names: Many[str] = Field(min_length=1)  # [N]; in the order of the clients
-    sizes: Many[CountOrZero]  # [N], training samples
-    test_sizes: Many[CountOrZero]  # [N], test samples
-    newcomers: Many[CountOrZero] = ()  # numbers of the clients that joined after the start, sorted
-    remarks: Many[str] = ()  # for the operator of the server
+    augment: PrintableText  # the augmentation of images
+    names: FailFastTuple[str] = Field(min_length=1)  # [N]; in the order of the clients
+    sizes: FailFastTuple[CountOrZero]  # [N], training samples
+    test_sizes: FailFastTuple[CountOrZero]  # [N], test samples
+    newcomers: FailFastTuple[CountOrZero] = ()  # numbers of the clients that joined after the start, sorted
+    remarks: FailFastTuple[str] = ()  # for the operator of the server
     refused: Mapping[str, str] = Field(default_factory=dict)  # client's name → reason
     fits: bool = False  # whether clients convert their images to the size and colour of `input`
 
@@ -119,9 +119,12 @@ def agree(
         refused |= found
         told = {name: pair for name, pair in told.items() if name not in found}
     if not told:
-        reasons = "; ".join(f"{name}: {refused[name]}" for name in by_name(refused)) or "no client has described itself"
+        reasons = (
+            "; ".join(f"{name}: {refused[name]}" for name in in_natural_order(refused))
+            or "no client has described itself"
+        )
         raise RequestError(f"no client is left to agree on anything: {reasons}")
-    columns = together([description.columns for description, _ in told.values()])
+    columns = merged_columns([description.columns for description, _ in told.values()])
     if columns:
         told = {name: _in_columns(*pair, columns) for name, pair in told.items()}
     accepted = [description for description, _ in told.values()]
@@ -144,7 +147,7 @@ def agree(
             *_spelled_alike(columns),
             *filter(None, [fitting.sentence(accepted[0].input, input)]),
         ),
-        refused={name: refused[name] for name in by_name(refused)},
+        refused={name: refused[name] for name in in_natural_order(refused)},
         fits=fitting.changes_images,
     )
 
@@ -169,7 +172,7 @@ def joined_later(agreement: Agreement, description: Description, tensors: Tensor
         remarks.append(
             f"{name} joined later, and no other client has its classes {listed(strange)}: their samples are left out"
         )
-    if unmet := unknown(description.columns, agreement.columns):
+    if unmet := unknown_features(description.columns, agreement.columns):
         remarks.append(f"{name} joined later, and the model does not know its {listed(unmet)}")
     return agreement.model_copy(
         update={
@@ -195,10 +198,11 @@ def _in_columns(one: Description, tensors: Tensors, columns: Columns) -> tuple[D
 
     The client has no row of the added categories, so their sums are 0."""
     arranged_sums = {
-        name: torch.from_numpy(arranged(of.numpy()[None], one.columns, columns)[0]) for name, of in tensors.items()
+        name: torch.from_numpy(rearranged_features(of.numpy()[None], one.columns, columns)[0])
+        for name, of in tensors.items()
     }
     count = {"count": tensors["count"][:1].expand(len(features_of(columns)))}
-    description = one.model_copy(update={"columns": tuple(columns), "input": of_columns(columns)})
+    description = one.model_copy(update={"columns": tuple(columns), "input": floats_of_columns(columns)})
     return description, {**arranged_sums, **count}
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from torso.config import Config
-from torso.errors import PlaceLost, RequestError
+from torso.errors import NoWorkerLeft, RequestError
 from torso.federation.agreement import Agreement, agree, joined_later
 from torso.federation.description import Description
-from torso.federation.letters import Letter, Question, Reply, beside, digest, reply_of
-from torso.federation.links import ServerLink, Silence
+from torso.federation.letters import Reply, Request, RequestHeader, digest, parse_reply, part_tensors
+from torso.federation.links import MissingAnswer, ServerLink
 from torso.federation.reasons import printable
 from torso.nets import Tensors, wants_of
 from torso.runs.job import Job
@@ -19,13 +19,13 @@ from torso.runs.job import Job
 _GREETING = 30.0  # seconds for a client to describe itself, or to accept the terms of a run
 _STILL_THERE = 5.0  # seconds for a client to answer, if another one comes with its name
 _LOOK = 0.2  # seconds between two looks for new clients
-_WHO = Letter(Question(kind="who")).encode()
+_WHO = Request(RequestHeader(kind="who")).encode()
 
 Described = tuple[Description, Tensors]
 
 
 @dataclass
-class Assembly:
+class ConnectedClients:
     """The server's view of its clients: who is connected, who is refused, and which client is which connection.
 
     A connection is a number of the link; a client is a number of the run. A client is *seated* after it has accepted
@@ -61,7 +61,7 @@ class Assembly:
             try:
                 self._introduce(node, _introduced(answer, there[node]))
             except RequestError as error:
-                if isinstance(answer, Silence):
+                if isinstance(answer, MissingAnswer):
                     continue  # it is asked again next time
                 self._refuse(node, there[node] or f"connection {node}", str(error))
         return there
@@ -74,7 +74,7 @@ class Assembly:
         before = next((other for other, (one, _) in self.described.items() if one.name == name), None)
         if before is not None:
             answers = [
-                not isinstance(answer, Silence) for _, answer in self.link.exchange({before: _WHO}, _STILL_THERE)
+                not isinstance(answer, MissingAnswer) for _, answer in self.link.exchange({before: _WHO}, _STILL_THERE)
             ]
             if any(answers):
                 raise RequestError(f"there is a client {name!r} already. Expected: a unique name")
@@ -96,7 +96,7 @@ class Assembly:
             if time.monotonic() > until:
                 if len(here) >= least:
                     break
-                raise PlaceLost(
+                raise NoWorkerLeft(
                     f"{len(here)} clients are there after {seconds:.0f} s (run.flower.wait), and train.min_clients = "
                     f"{least}. Start more of them with: torso federation join"
                 )
@@ -114,12 +114,12 @@ class Assembly:
                 self._refuse(node, description.name, reason)
         return self.agreement
 
-    def seat(self, job: Job) -> None:
+    def send_terms(self, job: Job) -> None:
         """Send the terms of the run to all clients of the agreement."""
         self.job = job
-        self._seat([node for node in self.described if self._number(node) is not None])
+        self._send_terms([node for node in self.described if self._number(node) is not None])
 
-    def taken(self) -> Mapping[int, int]:
+    def by_client(self) -> Mapping[int, int]:
         """Client → connection, of all that are there now.
 
         Clients that have just connected get the terms first: under their old number, or as newcomers."""
@@ -131,7 +131,7 @@ class Assembly:
             if self._number(node) is None:
                 self._come_later(node)
         if new:
-            self._seat([node for node in new if node not in self.refused])
+            self._send_terms([node for node in new if node not in self.refused])
         return self.seated
 
     def _number(self, node: int) -> int | None:
@@ -167,7 +167,7 @@ class Assembly:
             "Expected: the same data until the next run"
         )
 
-    def _seat(self, nodes: list[int]) -> None:
+    def _send_terms(self, nodes: list[int]) -> None:
         """Send the terms to clients that have a number.
 
         The request has a digest of the initial model. A client that cannot compute this model from the seed answers
@@ -180,32 +180,32 @@ class Assembly:
         config = self.job.config.as_toml()
         requests = {node: self._terms(node, base, config) for node in nodes if node not in self.refused}
         while requests:
-            lacking: dict[int, Letter] = {}
-            for node, answer in self.link.exchange({n: letter.encode() for n, letter in requests.items()}, _GREETING):
+            lacking: dict[int, Request] = {}
+            for node, answer in self.link.exchange({n: request.encode() for n, request in requests.items()}, _GREETING):
                 name = self.described[node][0].name
                 client = self._number(node)
                 assert client is not None
-                reply = reply_of(answer)
-                if isinstance(reply, Reply) and reply.said.kind == "agreed":
+                reply = parse_reply(answer)
+                if isinstance(reply, Reply) and reply.header.kind == "agreed":
                     self.seated[client] = node
-                elif isinstance(reply, Reply) and reply.said.kind == "lacks":
+                elif isinstance(reply, Reply) and reply.header.kind == "lacks":
                     if not requests[node].part("base"):
-                        lacking[node] = Letter(requests[node].question, beside("base", self.job.model))
+                        lacking[node] = Request(requests[node].header, part_tensors("base", self.job.model))
                     else:
                         self._refuse(node, name, "it asks for tensors that it was sent")
-                elif isinstance(answer, Silence):
+                elif isinstance(answer, MissingAnswer):
                     self.say(f"{name} has not answered: {printable(answer.reason)}")
                     self.described.pop(node)  # it is asked to describe itself again
                 else:
-                    self._refuse(node, name, reply if isinstance(reply, str) else reply.said.reason)
+                    self._refuse(node, name, reply if isinstance(reply, str) else reply.header.reason)
             requests = lacking
 
-    def _terms(self, node: int, base: str, config: str) -> Letter:
+    def _terms(self, node: int, base: str, config: str) -> Request:
         assert self.agreement is not None
         client = self._number(node)
         assert client is not None
-        return Letter(
-            Question(
+        return Request(
+            RequestHeader(
                 kind="agree",
                 run=self.run,
                 client=client,
@@ -221,17 +221,17 @@ class Assembly:
         self.refused[node] = reason
         self.described.pop(node, None)
         self.say(f"{name} is refused: {reason}")
-        letter = Letter(Question(kind="refused", reason=reason)).encode()
-        for _ in self.link.exchange({node: letter}, _GREETING):
+        request = Request(RequestHeader(kind="refused", reason=reason)).encode()
+        for _ in self.link.exchange({node: request}, _GREETING):
             pass
 
 
-def _introduced(answer: bytes | Silence, admitted: str) -> Described:
+def _introduced(answer: bytes | MissingAnswer, admitted: str) -> Described:
     """The description in a client's answer. `admitted`: the name under which its key was admitted, or ""."""
-    reply = reply_of(answer)
-    if isinstance(reply, str) or reply.said.kind != "described":
-        raise RequestError(reply if isinstance(reply, str) else reply.said.reason or f"it said {reply.said.kind!r}")
-    description = Description.read(reply.said.description, "its description cannot be read")
+    reply = parse_reply(answer)
+    if isinstance(reply, str) or reply.header.kind != "described":
+        raise RequestError(reply if isinstance(reply, str) else reply.header.reason or f"it said {reply.header.kind!r}")
+    description = Description.read(reply.header.description, "its description cannot be read")
     if admitted and description.name != admitted:
         raise RequestError(f"it calls itself {description.name!r}, and its key was admitted as {admitted!r}")
     return description, reply.tensors

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torso.federation.letters import Question
+from torso.federation.letters import RequestHeader
 
 
 @dataclass
-class Book:
+class ParticipationLog:
     """The rounds in which the replies of each client counted.
 
     A client keeps its state after every visit. The server tells it which of these states the server's model builds on:
@@ -26,11 +26,11 @@ class Book:
         for client in clients:
             self.heard.setdefault(client, []).append(round)
 
-    def question(self, kind: Any, client: int, **more: Any) -> Question:
+    def header(self, kind: Any, client: int, **more: Any) -> RequestHeader:
         """The header of a request to one client, with the round whose state the client must use."""
         heard = self.heard.get(client, [])
         since = heard[-1] if heard else 0
-        return Question(kind=kind, run=self.run, client=client, since=since, back=self._back(heard), **more)
+        return RequestHeader(kind=kind, run=self.run, client=client, since=since, back=self._back(heard), **more)
 
     def _back(self, heard: Sequence[int]) -> tuple[int, ...]:
         """The rounds whose states the client must keep, in case the run is resumed at one of its checkpoints."""

@@ -13,7 +13,7 @@ from torso.data.inputs import Known
 from torso.data.sources.table import number
 from torso.data.table_columns import Column
 from torso.errors import RequestError
-from torso.kinds import CountOrZero, Many
+from torso.kinds import CountOrZero, FailFastTuple
 from torso.reading import parse_record
 
 TORSO, TORCH = __version__, str(torch.__version__)
@@ -26,7 +26,7 @@ def _printable(text: str) -> str:
     return text
 
 
-Word = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_printable)]
+PrintableText = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_printable)]
 ClientName = Annotated[str, StringConstraints(pattern=f"^{CLIENT_NAME}$")]
 AnyInput = Annotated[Known, Field(discriminator="kind")]
 
@@ -57,14 +57,16 @@ class Description(Record):
     Sums of its samples, for mean and std, are sent with it as tensors (`SiteData.moments`)."""
 
     name: ClientName
-    torso: Word  # version
-    torch: Word  # version
-    classes: Many[Word] = Field(min_length=1, max_length=100_000)  # names, in the client's own order
+    torso: PrintableText  # version
+    torch: PrintableText  # version
+    classes: FailFastTuple[PrintableText] = Field(min_length=1, max_length=100_000)  # names, in the client's own order
     input: AnyInput  # the kind of sample, with mean and std if the client's files have them
-    columns: Many[Column] = Field((), max_length=100_000)  # of a table: columns and categories of its training rows
+    columns: FailFastTuple[Column] = Field(
+        (), max_length=100_000
+    )  # of a table: columns and categories of its training rows
     train_samples: CountOrZero
     test_samples: CountOrZero
-    augment: Word = "none"  # what the client's source suggests
+    augment: PrintableText = "none"  # what the client's source suggests
     dataset: str = Field("", max_length=200)  # name of the data, if the file has one
 
     @property

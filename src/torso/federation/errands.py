@@ -1,7 +1,7 @@
 """Translates the engine's work into requests to clients, and checks their replies.
 
-Each class that implements `Errand` is one kind of request: it builds the message for a client, checks the
-reply, and returns the result that the engine yields. `errand_of` selects it by the type of the work.
+Each class that implements `RemoteCall` is one kind of request: it builds the message for a client, checks the
+reply, and returns the result that the engine yields. `remote_call_of` selects it by the type of the work.
 Nothing here depends on a method.
 """
 
@@ -16,28 +16,28 @@ from typing import Any, Protocol
 import torch
 
 from torso.errors import RequestError
-from torso.federation.book import Book
-from torso.federation.letters import Letter, Reply, beside, digest
+from torso.federation.book import ParticipationLog
+from torso.federation.letters import Reply, Request, digest, part_tensors
 from torso.learn.stacked import all_finite
-from torso.measure.evaluate import Exam, PooledExam, Values
+from torso.measure.evaluate import MeasureWork, PooledMeasureWork, Values
 from torso.methods.starts import class_sums_declared
 from torso.nets import Tensors
 from torso.runs.evaluation import LastVisit
 from torso.runs.exchange import ClassSums
 from torso.runs.job import Job
 from torso.runs.messages import Message, Sent, Told, check_schema
-from torso.runs.uploads import Terms
+from torso.runs.uploads import UploadTerms
 from torso.runs.visit import Visit
 
 _MOST_PERCENT = 100 + 1e-3  # a percentage may be rounded up
 
 
-class Errand(Protocol):
+class RemoteCall(Protocol):
     """One kind of request to clients: how it is built, and what its replies mean."""
 
     reply: str  # the kind of the expected reply
 
-    def letter(self, client: int) -> Letter:
+    def request(self, client: int) -> Request:
         """The request for one client, without tensors that the client should have already."""
         ...
 
@@ -58,16 +58,16 @@ class Errand(Protocol):
         ...
 
 
-def errand_of(work: Any, job: Job, book: Book, test_samples: Callable[[int], int]) -> Errand:
+def remote_call_of(work: Any, job: Job, book: ParticipationLog, test_samples: Callable[[int], int]) -> RemoteCall:
     """The kind of request for a piece of work. `test_samples`: client → number of test samples in its description."""
     if isinstance(work, Visit):
-        return _TrainErrand(job, book, work.told)
+        return _TrainCall(job, book, work.told)
     if isinstance(work, ClassSums):
-        return _ClassSumsErrand(job, book, work.model)
-    if isinstance(work, Exam) and isinstance(work.how.visit, LastVisit):
-        return _MeasureErrand(job, book, work.how.visit, work.names)
-    if isinstance(work, PooledExam):
-        return _PooledErrand(job, book, work.model, test_samples)
+        return _ClassSumsCall(job, book, work.model)
+    if isinstance(work, MeasureWork) and isinstance(work.how.visit, LastVisit):
+        return _MeasureCall(job, book, work.how.visit, work.names)
+    if isinstance(work, PooledMeasureWork):
+        return _PooledCall(job, book, work.model, test_samples)
     raise RequestError(
         f"{type(work).__name__} is work that clients of a real federation are not asked for: it would take more "
         "than messages. Accepted there: rounds, accuracies, class sums"
@@ -110,59 +110,59 @@ class _WithTold(_LeaveOut):
 
     kind: str
 
-    def __init__(self, job: Job, book: Book, told: Told) -> None:
+    def __init__(self, job: Job, book: ParticipationLog, told: Told) -> None:
         self.job, self.book, self.told = job, book, told
         self._shared = _SharedTensors.of(told)
 
     def known(self) -> Mapping[str, tuple[str, Tensors]]:
         return self._shared.by_digest()
 
-    def _told(self, client: int, round: int, shown: Tensors, **more: Any) -> Letter:
+    def _told(self, client: int, round: int, shown: Tensors, **more: Any) -> Request:
         """The request. `shown`: tensors of the reported model, if they differ from those of `told`."""
         message = self.told.message(client)
-        question = self.book.question(
+        header = self.book.header(
             self.kind, client, round=round, numbers=message.numbers, **self._shared.digests, **more
         )
-        return Letter(question, {**message.tensors, **beside("shown", shown)})
+        return Request(header, {**message.tensors, **part_tensors("shown", shown)})
 
 
-class _TrainErrand(_WithTold):
+class _TrainCall(_WithTold):
     """Asks a client to train in a round. The result is its upload."""
 
     kind = "told"
     reply = "sent"
 
-    def letter(self, client: int) -> Letter:
+    def request(self, client: int) -> Request:
         return self._told(client, self.told.round, {})
 
     @cached_property
-    def terms(self) -> Terms:
+    def terms(self) -> UploadTerms:
         sizes = dict(enumerate(self.job.roster.sizes.tolist()))
-        return Terms.of(self.job.stage(self.told.round), self.told, sizes)
+        return UploadTerms.of(self.job.stage(self.told.round), self.told, sizes)
 
     def result(self, client: int, reply: Reply) -> Sent:
-        if reply.said.numbers is None:
+        if reply.header.numbers is None:
             raise RequestError("it has no numbers. Expected: those of a message 'sent'")
-        return self.terms.checked(Message(reply.said.numbers, reply.tensors), client)
+        return self.terms.checked(Message(reply.header.numbers, reply.tensors), client)
 
     def refused(self, client: int, kind: str) -> Sent:
         return Sent.nothing(self.told.round, {client: kind})
 
 
-class _AfterRoundErrand(_WithTold):
+class _AfterRoundCall(_WithTold):
     """The base of those about the models after some round; a request has what one more visit would start from."""
 
-    def __init__(self, job: Job, book: Book, last: LastVisit) -> None:
+    def __init__(self, job: Job, book: ParticipationLog, last: LastVisit) -> None:
         super().__init__(job, book, last.told)
         self.round = last.state.round
         model = last.state.reported.model
         self.shown = {name: tensor for name, tensor in model.items() if tensor is not self.told.model[name]}
 
-    def letter(self, client: int) -> Letter:
+    def request(self, client: int) -> Request:
         return self._told(client, self.round, self.shown)
 
 
-class Finishing(_AfterRoundErrand):
+class FinishCall(_AfterRoundCall):
     """Asks a client to make and keep its own model, at the end of the run. The result is whether it has done so."""
 
     kind = "finish"
@@ -175,17 +175,17 @@ class Finishing(_AfterRoundErrand):
         return False
 
 
-class _MeasureErrand(_AfterRoundErrand):
+class _MeasureCall(_AfterRoundCall):
     """Asks a client to measure its models. The result is its values by name; {} for a client without a reply."""
 
     kind = "exam"
     reply = "values"
 
-    def __init__(self, job: Job, book: Book, last: LastVisit, names: tuple[str, ...]) -> None:
+    def __init__(self, job: Job, book: ParticipationLog, last: LastVisit, names: tuple[str, ...]) -> None:
         super().__init__(job, book, last)
         self.names = names
 
-    def letter(self, client: int) -> Letter:
+    def request(self, client: int) -> Request:
         return self._told(client, self.round, self.shown, names=self.names)
 
     def result(self, client: int, reply: Reply) -> Values:
@@ -203,7 +203,7 @@ class _MeasureErrand(_AfterRoundErrand):
 
 def _values(reply: Reply, accepted: Collection[str]) -> Values:
     """The values of a reply, exactly one for each name: more would be assigned to other clients."""
-    found = {name: list(values) for name, values in reply.said.values.items()}
+    found = {name: list(values) for name, values in reply.header.values.items()}
     for name, values in found.items():
         if name not in accepted or len(values) != 1:
             raise RequestError(f"{name!r} has {len(values)} values. Expected: 1 of {', '.join(sorted(accepted))}")
@@ -216,20 +216,20 @@ class _WithModel(_LeaveOut):
     kind: str
     reply: str
 
-    def __init__(self, job: Job, book: Book, model: Tensors) -> None:
+    def __init__(self, job: Job, book: ParticipationLog, model: Tensors) -> None:
         self.job, self.book = job, book
         self.sent = {name: t for name, t in model.items() if t is not job.model[name]}
         self._shared = _SharedTensors({name: t for name, t in model.items() if name not in self.sent})
 
-    def letter(self, client: int) -> Letter:
+    def request(self, client: int) -> Request:
         tensors = {f"model/{name}": tensor for name, tensor in self.sent.items()}
-        return Letter(self.book.question(self.kind, client, base=self._shared.digests["base"]), tensors)
+        return Request(self.book.header(self.kind, client, base=self._shared.digests["base"]), tensors)
 
     def known(self) -> Mapping[str, tuple[str, Tensors]]:
         return self._shared.by_digest()
 
 
-class _ClassSumsErrand(_WithModel):
+class _ClassSumsCall(_WithModel):
     """Asks a client for the sums of its features by class."""
 
     kind = "sums"
@@ -245,13 +245,13 @@ class _ClassSumsErrand(_WithModel):
         return {name: tensor[None] for name, tensor in reply.tensors.items()}
 
 
-class _PooledErrand(_WithModel):
+class _PooledCall(_WithModel):
     """Asks a client how many of its test samples the generic model classifies correctly."""
 
     kind = "pooled"
     reply = "values"
 
-    def __init__(self, job: Job, book: Book, model: Tensors, test_samples: Callable[[int], int]) -> None:
+    def __init__(self, job: Job, book: ParticipationLog, model: Tensors, test_samples: Callable[[int], int]) -> None:
         super().__init__(job, book, model)
         self.test_samples = test_samples
 

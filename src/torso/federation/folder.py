@@ -53,7 +53,7 @@ Kind = TypeVar("Kind", bound=_Settings)
 
 
 @dataclass(frozen=True)
-class ClientPlace:
+class ClientFolder:
     """The folder `client/` on a client machine, with the keys and the state that were made there."""
 
     path: Path
@@ -95,7 +95,7 @@ class ClientPlace:
 
 
 @dataclass(frozen=True)
-class ServerPlace:
+class ServerFolder:
     """The whole folder of a federation, on the server's machine."""
 
     path: Path
@@ -189,7 +189,7 @@ def init(
     names: Sequence[str] = (),
     insecure: bool = False,
     config: str | Path | None = None,
-) -> ServerPlace:
+) -> ServerFolder:
     """Create the folder of a federation whose clients connect to `host:port`.
 
     `names`: further host names and IP addresses for the server's certificate. `config`: a file to use as config.toml.
@@ -213,7 +213,7 @@ def init(
             raise
     except OSError as error:
         raise RequestError(f"{str(path)!r} cannot be written: {error}") from None
-    return ServerPlace.open(path)
+    return ServerFolder.open(path)
 
 
 def write_private(path: Path, data: bytes) -> None:

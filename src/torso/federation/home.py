@@ -25,11 +25,11 @@ from torso.data.clients import checksum
 from torso.data.inputs import Pixels
 from torso.errors import RequestError, TorsoError
 from torso.federation.agreement import Agreement, site_federation
-from torso.federation.letters import PROTOCOL, Letter, Question, Reply, Said, failed
+from torso.federation.letters import PROTOCOL, Reply, ReplyHeader, Request, RequestHeader, failed
 from torso.federation.reasons import reason_of
-from torso.federation.seat import Lacks, Seat
+from torso.federation.seat import ClientRun, MissingTensors
 from torso.federation.site_data import SiteData
-from torso.federation.versions import Versions
+from torso.federation.versions import ClientStateFiles
 from torso.federation.words import asks_class_sums, measured, what_leaves
 from torso.measure.evaluate import Values
 from torso.nets import Network
@@ -43,12 +43,12 @@ from torso.runs.messages import Message
 from torso.runs.site import Site
 
 if TYPE_CHECKING:
-    from torso.federation.secure.sealer import Sealer
+    from torso.federation.secure.sealer import SecureReplies
 
 Say = Callable[[str], None]
 
 
-class Home:
+class ClientService:
     """A client: answers requests from its data and its files.
 
     `folder`: for the client's files. `say`: prints a line for the user of this machine. `sums_only`: refuse runs whose
@@ -66,9 +66,9 @@ class Home:
     ) -> None:
         self.name, self.data, self.folder, self.device, self.say = name, data, folder, device, say
         self.sums_only = sums_only
-        self._runs: dict[str, Seat] = {}  # of the last run only: a Seat has a copy of the samples
+        self._runs: dict[str, ClientRun] = {}  # of the last run only: a Seat has a copy of the samples
         self._checksum = _checksum(data)
-        self._answers: dict[str, Callable[[Letter], Reply]] = {
+        self._answers: dict[str, Callable[[Request], Reply]] = {
             "who": self._describe,
             "refused": self._refused,
             "agree": self._agree,
@@ -79,7 +79,7 @@ class Home:
             "finish": self._finish,
             **dict.fromkeys(("keys", "shares", "unmask"), self._sealing),
         }
-        self._sealer: Sealer | None = None  # made at the first secure sum
+        self._sealer: SecureReplies | None = None  # made at the first secure sum
 
     def answer(self, data: bytes) -> bytes:
         """The bytes of the reply to a request. Errors are reported in the reply; they never end the client."""
@@ -87,51 +87,51 @@ class Home:
 
     def _reply(self, data: bytes) -> Reply:
         try:
-            letter = Letter.decode(data)
-            if letter.question.protocol != PROTOCOL:
-                return failed(f"it speaks protocol {PROTOCOL}, and the server {letter.question.protocol}")
-            return self._answers[letter.question.kind](letter)
-        except Lacks as lacks:
-            return Reply(Said(kind="lacks", lacks=lacks.digests))
+            request = Request.decode(data)
+            if request.header.protocol != PROTOCOL:
+                return failed(f"it speaks protocol {PROTOCOL}, and the server {request.header.protocol}")
+            return self._answers[request.header.kind](request)
+        except MissingTensors as lacks:
+            return Reply(ReplyHeader(kind="lacks", lacks=lacks.digests))
         except Exception as error:  # no request may end this client, or make the server wait for its reply
             kind = "" if isinstance(error, TorsoError) else f"{type(error).__name__}: "
             self.say(" ".join(f"could not answer: {kind}{error}".split()))
             return failed(reason_of(error).replace(str(self.folder), "…"))  # the server must not learn paths
 
-    def _describe(self, letter: Letter) -> Reply:
+    def _describe(self, request: Request) -> Reply:
         description = self.data.description(self.name)
-        return Reply(Said(kind="described", description=description.model_dump_json()), self.data.moments)
+        return Reply(ReplyHeader(kind="described", description=description.model_dump_json()), self.data.moments)
 
-    def _refused(self, letter: Letter) -> Reply:
-        self.say(f"refused: {letter.question.reason}")
-        return Reply(Said(kind="done"))
+    def _refused(self, request: Request) -> Reply:
+        self.say(f"refused: {request.header.reason}")
+        return Reply(ReplyHeader(kind="done"))
 
-    def _agree(self, letter: Letter) -> Reply:
+    def _agree(self, request: Request) -> Reply:
         """Accept the terms of a run, after a notice of what leaves this machine has been printed."""
-        question = letter.question
+        header = request.header
         agreed = {
-            "config": question.config,
-            "agreement": question.agreement,
-            "client": question.client,
+            "config": header.config,
+            "agreement": header.agreement,
+            "client": header.client,
             "data": self._checksum,
-            "base": question.base,
+            "base": header.base,
         }
-        folder = self._folder(question)
+        folder = self._folder(header)
         before = _agreed(folder)
-        if before is not None and before["client"] != question.client:
-            raise RequestError(f"it is client {before['client']} of this run, and is called {question.client}")
+        if before is not None and before["client"] != header.client:
+            raise RequestError(f"it is client {before['client']} of this run, and is called {header.client}")
         self._check_data(before)
-        client_run = self._prepare(letter, folder, agreed)
-        notice = what_leaves(client_run.site.job, question.client, self.name)
+        client_run = self._prepare(request, folder, agreed)
+        notice = what_leaves(client_run.site.job, header.client, self.name)
         if before is None or before["said"] != notice:
             self.say(notice)
             self._say_fit(client_run)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "agreed.json", json.dumps({**agreed, "said": notice}))
-        self._runs = {str(question.run): client_run}
-        return Reply(Said(kind="agreed"))
+        self._runs = {str(header.run): client_run}
+        return Reply(ReplyHeader(kind="agreed"))
 
-    def _say_fit(self, client_run: Seat) -> None:
+    def _say_fit(self, client_run: ClientRun) -> None:
         """Tell the user how this client's images are converted for the model."""
         mine, agreed = self.data.input, client_run.site.job.roster.input
         if mine.shape != agreed.shape and isinstance(agreed, Pixels):
@@ -143,7 +143,7 @@ class Home:
                 "its data are not those that it began the run with. Expected: the same until the next run"
             )
 
-    def _prepare(self, letter: Letter, folder: Path, agreed: dict[str, Any]) -> Seat:
+    def _prepare(self, request: Request, folder: Path, agreed: dict[str, Any]) -> ClientRun:
         """This client's part of a run: everything is prepared again from the agreed config and agreement.
 
         The initial weights are drawn from the seed. If their digest differs (pretrained weights), the server sends
@@ -165,43 +165,43 @@ class Home:
             )
         job = prepare(config, agreement.roster, self.device, begins=False)
         site = Site(job, site_federation(self.data, agreement, client, self.device), client)
-        client_run = Seat(site, Versions(folder), folder, agreement.classes)
-        model = client_run.known(letter, "base", agreed["base"], job.model)
+        client_run = ClientRun(site, ClientStateFiles(folder), folder, agreement.classes)
+        model = client_run.known(request, "base", agreed["base"], job.model)
         return replace(client_run, site=Site(job.begun(model), site.federation, client))
 
-    def _run_of(self, question: Question) -> Seat:
+    def _run_of(self, header: RequestHeader) -> ClientRun:
         """The run of a request; after a restart, it is prepared from agreed.json."""
-        run = str(question.run)
+        run = str(header.run)
         if run not in self._runs:
-            folder = self._folder(question)
+            folder = self._folder(header)
             agreed = _agreed(folder)
             if agreed is None:
                 raise RequestError(f"it has agreed to no run {run}")
             self._check_data(agreed)
-            self._runs = {run: self._prepare(Letter(question), folder, agreed)}
+            self._runs = {run: self._prepare(Request(header), folder, agreed)}
         return self._runs[run]
 
-    def _training(self, question: Question) -> Seat:
+    def _training(self, header: RequestHeader) -> ClientRun:
         """The run of a request to training clients. A newcomer refuses it: it has been told that it sends nothing."""
-        client_run = self._run_of(question)
+        client_run = self._run_of(header)
         if client_run.site.kind == "newcomer":
-            raise RequestError(f"it joined later and does not train: a request {question.kind!r} is not for it")
+            raise RequestError(f"it joined later and does not train: a request {header.kind!r} is not for it")
         return client_run
 
-    def _folder(self, question: Question) -> Path:
-        if question.run is None:
-            raise RequestError(f"a request {question.kind!r} names no run")
-        return self.folder / "runs" / question.run
+    def _folder(self, header: RequestHeader) -> Path:
+        if header.run is None:
+            raise RequestError(f"a request {header.kind!r} names no run")
+        return self.folder / "runs" / header.run
 
-    def _told(self, letter: Letter) -> Reply:
+    def _told(self, request: Request) -> Reply:
         """Train in a round and reply with the upload."""
-        question = letter.question
-        client_run = self._training(question)
-        told = client_run.hear(letter)
+        header = request.header
+        client_run = self._training(header)
+        told = client_run.hear(request)
 
         def train() -> Message:
-            held = client_run.held(question.model_copy(update={"round": told.round}))
-            client_run.versions.tidy({question.since, *question.back})
+            held = client_run.held(header.model_copy(update={"round": told.round}))
+            client_run.versions.tidy({header.since, *header.back})
             self.say(f"round {told.round}: training")
             began = time.perf_counter()
             sent, left = client_run.site.visit(told, held)
@@ -211,77 +211,75 @@ class Home:
             return sent
 
         if client_run.sums_only:
-            return self._sealed().visit(client_run.site, question, told, train)
+            return self._sealed().visit(client_run.site, header, told, train)
         sent = train()
-        return Reply(Said(kind="sent", numbers=sent.numbers), sent.tensors)
+        return Reply(ReplyHeader(kind="sent", numbers=sent.numbers), sent.tensors)
 
-    def _sealing(self, letter: Letter) -> Reply:
+    def _sealing(self, request: Request) -> Reply:
         """Answer a stage of a secure sum that has no tensors: keys, shares, unmask."""
-        client_run = self._training(letter.question)
+        client_run = self._training(request.header)
         if not client_run.sums_only:
-            raise RequestError(f"a request {letter.question.kind!r} is for secure sums, and this run has none")
-        return self._sealed().answer(client_run.site, letter.question)
+            raise RequestError(f"a request {request.header.kind!r} is for secure sums, and this run has none")
+        return self._sealed().answer(client_run.site, request.header)
 
-    def _sealed(self) -> Sealer:
+    def _sealed(self) -> SecureReplies:
         if self._sealer is None:
-            from torso.federation.secure.sealer import Sealer  # needs Flower
+            from torso.federation.secure.sealer import SecureReplies  # needs Flower
 
-            self._sealer = Sealer()
+            self._sealer = SecureReplies()
         return self._sealer
 
-    def _sums(self, letter: Letter) -> Reply:
-        client_run = self._training(letter.question)
+    def _sums(self, request: Request) -> Reply:
+        client_run = self._training(request.header)
         if not asks_class_sums(client_run.site.job):
             raise RequestError(f"{client_run.site.job.config.method.name} asks for no class sums: they stay here")
-        model = client_run.model(letter)
+        model = client_run.model(request)
         if client_run.sums_only:
-            return self._sealed().class_sums(
-                client_run.site, letter.question, lambda: client_run.site.class_sums(model)
-            )
-        return Reply(Said(kind="sums"), client_run.site.class_sums(model))
+            return self._sealed().class_sums(client_run.site, request.header, lambda: client_run.site.class_sums(model))
+        return Reply(ReplyHeader(kind="sums"), client_run.site.class_sums(model))
 
-    def _exam(self, letter: Letter) -> Reply:
-        question = letter.question
-        client_run = self._training(question)
-        _check_measures(client_run, question.names)
-        values = client_run.site.exam(question.names, client_run.standing(letter), client_run.held(question))
+    def _exam(self, request: Request) -> Reply:
+        header = request.header
+        client_run = self._training(header)
+        _check_measures(client_run, header.names)
+        values = client_run.site.exam(header.names, client_run.standing(request), client_run.held(header))
         return _values(values)
 
-    def _pooled(self, letter: Letter) -> Reply:
-        client_run = self._training(letter.question)
+    def _pooled(self, request: Request) -> Reply:
+        client_run = self._training(request.header)
         _check_measures(client_run, (POOLED,))
-        return _values(client_run.site.pooled_exam(client_run.model(letter)))
+        return _values(client_run.site.pooled_exam(client_run.model(request)))
 
-    def _finish(self, letter: Letter) -> Reply:
+    def _finish(self, request: Request) -> Reply:
         """Make this client's own model at the end of the run, and write it to a file with a description."""
-        question = letter.question
-        client_run = self._run_of(question)
+        header = request.header
+        client_run = self._run_of(header)
         site = client_run.site
         kind, job = site.kind, site.job
-        before, after, net = site.make(client_run.standing(letter), client_run.held(question))
+        before, after, net = site.make(client_run.standing(request), client_run.held(header))
         assert net.card is not None
         net.card = replace(net.card, client=self.name)
         models = self.folder / "models"
-        path = save_model(net, models / f"{question.run}{SUFFIX}")
+        path = save_model(net, models / f"{header.run}{SUFFIX}")
         calibration = _calibrated(net, path, site)
         about = {
-            "run": question.run,
+            "run": header.run,
             "client": self.name,
             "number": site.client,
             "method": job.config.method.name,
             "dataset": job.roster.name,
             "kind": kind,
-            "round": question.round,
-            "taken_part": question.since > 0,
+            "round": header.round,
+            "taken_part": header.since > 0,
             "classes": list(client_run.classes),
             "accuracy": {"before": before, "after": after, **calibration},
             "finished": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }
-        write_text(models / f"{question.run}.json", json.dumps(about, indent=1) + "\n")
+        write_text(models / f"{header.run}.json", json.dumps(about, indent=1) + "\n")
         self.say(f"{job.config.method.name} is over: your model is {path} ({_percent(before)} → {_percent(after)})")
-        client_run.versions.tidy({question.since})  # the server cannot go back to an earlier round any more
+        client_run.versions.tidy({header.since})  # the server cannot go back to an earlier round any more
         self._runs = {}
-        return Reply(Said(kind="done"))
+        return Reply(ReplyHeader(kind="done"))
 
 
 def _calibrated(net: Network, path: Path, site: Site) -> dict[str, Any]:
@@ -296,7 +294,7 @@ def _calibrated(net: Network, path: Path, site: Site) -> dict[str, Any]:
     return {"calibrated": found, "batch": site.job.config.measure.batch_size}
 
 
-def _check_measures(client_run: Seat, names: Iterable[str]) -> None:
+def _check_measures(client_run: ClientRun, names: Iterable[str]) -> None:
     """Refuse measures that were not in the agreed config: they could reveal more about the samples."""
     wanted = measured(client_run.site.job.config)
     for name in names:
@@ -327,4 +325,4 @@ def _percent(value: float | None) -> str:
 
 
 def _values(values: Values) -> Reply:
-    return Reply(Said(kind="values", values={name: tuple(found) for name, found in values.items()}))
+    return Reply(ReplyHeader(kind="values", values={name: tuple(found) for name, found in values.items()}))

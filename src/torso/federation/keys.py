@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from torso.errors import RequestError
-from torso.federation.folder import ClientPlace, write_private
+from torso.federation.folder import ClientFolder, write_private
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _TAKEN = ("keys", "logs", "ca.crt", "federation.toml")  # a client's state is in a folder of its name, next to these
@@ -25,7 +25,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def make_key(place: ClientPlace, name: str) -> Path:
+def make_key(place: ClientFolder, name: str) -> Path:
     """Make a key pair, `keys/NAME` and `keys/NAME.pub`. Returns the path of the public key, for the server."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -58,7 +58,7 @@ def make_key(place: ClientPlace, name: str) -> Path:
     return public
 
 
-def own_key(place: ClientPlace, name: str) -> Path:
+def own_key(place: ClientFolder, name: str) -> Path:
     """The path of this machine's private key; RequestError if it has none."""
     path = place.key(check_name(name))
     if not path.is_file():

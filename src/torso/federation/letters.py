@@ -1,4 +1,4 @@
-"""The messages between server and clients: requests (`Letter`) and replies.
+"""The messages between server and clients: requests (`Request`) and replies.
 
 Each has a header of plain data, which the receiver validates, and tensors. It is encoded as safetensors with the header
 in the metadata: no pickle, no code.
@@ -15,10 +15,10 @@ import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from torso.errors import RequestError
-from torso.federation.links import Silence
+from torso.federation.links import MissingAnswer
 from torso.federation.reasons import printable
-from torso.federation.secure.notes import Sealed, Sealing
-from torso.kinds import CountOrZero, Many
+from torso.federation.secure.notes import SumReply, SumRequest
+from torso.kinds import CountOrZero, FailFastTuple
 from torso.nets import Tensors
 from torso.runs.messages import Message, MessageNumbers, by_part, decoded, encoded
 
@@ -32,7 +32,7 @@ class _Header(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, ser_json_inf_nan="constants")
 
 
-class Question(_Header):
+class RequestHeader(_Header):
     """The header of a request. The kinds:
 
     - who: describe yourself
@@ -53,18 +53,20 @@ class Question(_Header):
     client: CountOrZero = 0  # the client's number in the run
     round: CountOrZero = 0  # the round of the server's state
     since: CountOrZero = 0  # the last round in which the client's reply counted: it must use its state after this round
-    back: Many[CountOrZero] = ()  # other rounds whose states the client must keep: the run may be resumed there
+    back: FailFastTuple[
+        CountOrZero
+    ] = ()  # other rounds whose states the client must keep: the run may be resumed there
     numbers: MessageNumbers | None = None  # of the `Told` in the tensors
     base: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the model's tensors that do not travel
     origin: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the model that clients' own models start from
-    names: Many[str] = ()  # exam: the measures
+    names: FailFastTuple[str] = ()  # exam: the measures
     reason: Reason = ""  # refused: why
     config: str = ""  # agree: the run's config, as TOML
     agreement: str = ""  # agree: the agreement as this client may see it, as JSON
-    sealing: Sealing | None = None  # stages of a secure sum
+    sealing: SumRequest | None = None  # stages of a secure sum
 
 
-class Said(_Header):
+class ReplyHeader(_Header):
     """The header of a reply. `lacks`: the client asks for tensors; `failed`: it could not answer, for this reason."""
 
     kind: Literal[
@@ -72,34 +74,34 @@ class Said(_Header):
     ]
     protocol: int = PROTOCOL
     reason: Reason = ""
-    lacks: Many[str] = ()  # lacks: the digests of the tensors that are missing
+    lacks: FailFastTuple[str] = ()  # lacks: the digests of the tensors that are missing
     description: str = ""  # described: as JSON
     numbers: MessageNumbers | None = None  # sent: of the upload in the tensors
-    values: Mapping[str, Many[float]] = {}  # values: measured values by name
-    sealed: Sealed | None = None  # stages of a secure sum
+    values: Mapping[str, FailFastTuple[float]] = {}  # values: measured values by name
+    sealed: SumReply | None = None  # stages of a secure sum
 
 
 @dataclass(frozen=True)
-class Letter:
+class Request:
     """A request to a client: header and tensors."""
 
-    question: Question
+    header: RequestHeader
     tensors: Tensors = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        return encoded(self.question, self.tensors)
+        return encoded(self.header, self.tensors)
 
     @classmethod
-    def decode(cls, data: bytes) -> Letter:
-        return cls(*decoded(data, Question))
+    def decode(cls, data: bytes) -> Request:
+        return cls(*decoded(data, RequestHeader))
 
     def message(self) -> Message:
         """The header's numbers and the tensors of the `Told` in this request."""
-        if self.question.numbers is None:
+        if self.header.numbers is None:
             raise RequestError(
-                f"a request {self.question.kind!r} has no numbers in its header. Expected: those of what is sent"
+                f"a request {self.header.kind!r} has no numbers in its header. Expected: those of what is sent"
             )
-        return Message(self.question.numbers, {n: t for n, t in self.tensors.items() if not n.startswith(_BESIDE)})
+        return Message(self.header.numbers, {n: t for n, t in self.tensors.items() if not n.startswith(_BESIDE)})
 
     def part(self, name: str) -> Tensors:
         """The additional tensors of one part: `base`, `origin` or `shown`; {} if there are none."""
@@ -111,24 +113,24 @@ class Letter:
 class Reply:
     """The reply of a client: header and tensors."""
 
-    said: Said
+    header: ReplyHeader
     tensors: Tensors = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        return encoded(self.said, self.tensors)
+        return encoded(self.header, self.tensors)
 
     @classmethod
     def decode(cls, data: bytes) -> Reply:
-        return cls(*decoded(data, Said))
+        return cls(*decoded(data, ReplyHeader))
 
 
 class Unreadable(str):
     """The reason why a reply cannot be read. Other reasons, for a reply that has not come, are plain strings."""
 
 
-def reply_of(answer: bytes | Silence) -> Reply | str:
+def parse_reply(answer: bytes | MissingAnswer) -> Reply | str:
     """The reply in a client's answer, or the reason why there is none."""
-    if isinstance(answer, Silence):
+    if isinstance(answer, MissingAnswer):
         return answer.reason
     try:
         return Reply.decode(answer)
@@ -139,13 +141,13 @@ def reply_of(answer: bytes | Silence) -> Reply | str:
 _BESIDE = "+"
 
 
-def beside(name: str, tensors: Tensors) -> Tensors:
+def part_tensors(name: str, tensors: Tensors) -> Tensors:
     """The additional tensors of a part, by the names that they have in a request."""
     return {f"{_BESIDE}{name}/{key}": tensor for key, tensor in tensors.items()}
 
 
 def failed(reason: str) -> Reply:
-    return Reply(Said(kind="failed", reason=reason))
+    return Reply(ReplyHeader(kind="failed", reason=reason))
 
 
 def digest(tensors: Tensors, names: Iterable[str] | None = None) -> str:

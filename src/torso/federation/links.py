@@ -12,7 +12,7 @@ Answer = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
-class Silence:
+class MissingAnswer:
     """A missing answer: the reason why a client has not answered, in words."""
 
     reason: str
@@ -30,10 +30,10 @@ class ServerLink(Protocol):
         A client has the same number as long as its key is admitted. The name is "" if the server asks for no keys."""
         ...
 
-    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Silence]]:
+    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | MissingAnswer]]:
         """Send a message to each of these connections, and yield (connection, answer) as the answers arrive.
 
-        Each connection is yielded once. The answer is a `Silence` if none has come within `seconds`, if the
+        Each connection is yielded once. The answer is a `MissingAnswer` if none has come within `seconds`, if the
         connection is gone, or if the transport reports an error."""
         ...
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torso.data.images import of_columns
+from torso.data.images import floats_of_columns
 from torso.data.inputs import Floats, Known, Pixels, Tokens
-from torso.data.naming import by_name
+from torso.data.naming import in_natural_order
 from torso.data.table_columns import Column, Columns, kinds_of
 from torso.errors import RequestError
 from torso.federation.description import TORCH, TORSO, Description
@@ -37,7 +37,7 @@ def without_doubles(descriptions: Sequence[tuple[Description, Tensors]]) -> tupl
         for name, count in counts.items()
         if count > 1
     }
-    return {name: unique[name] for name in by_name(unique)}, doubles
+    return {name: unique[name] for name in in_natural_order(unique)}, doubles
 
 
 def next_misfits(told: Told, fitting: Fitting) -> dict[str, str]:
@@ -89,7 +89,7 @@ def _wrong_columns(one: Description) -> str:
         return ""
     ordered = all(list(column.categories) == sorted(set(column.categories)) for column in one.columns)
     names_are_unique = len(kinds_of(one.columns)) == len(one.columns)
-    if ordered and names_are_unique and one.input == of_columns(one.columns):
+    if ordered and names_are_unique and one.input == floats_of_columns(one.columns):
         return ""
     return "its columns do not make its features. Expected: those of its table"
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from torso.config import Config
 from torso.errors import RequestError
-from torso.federation.run import AGREED, Charter
+from torso.federation.run import AGREED, FederationFile
 from torso.nets import Network
 from torso.nets.calibrate import goes_by_batch
 from torso.nets.card import Card
 from torso.reading import parse_json
 from torso.results.calibration import Calibration, calibrated_path
-from torso.results.export import PAGE, PLAIN, Exported, Form, check_empty, write_models
+from torso.results.export import PAGE, PLAIN, Exported, ExportOptions, check_empty, write_models
 from torso.results.folder import RunFolder
 from torso.results.model_file import SUFFIX, load_model
 from torso.results.result import Result
@@ -59,7 +59,7 @@ def is_served(path: Path) -> bool:
     return (path / AGREED).is_file()
 
 
-def export_own(home: Path, out: Path, run: str = "", form: Form = PLAIN) -> Exported:
+def export_own(home: Path, out: Path, run: str = "", form: ExportOptions = PLAIN) -> Exported:
     """Write a client's own model and a page about its use into a folder that is empty or does not exist yet.
 
     `run`: the beginning of a run's id; the newest model of these runs is taken."""
@@ -86,10 +86,10 @@ def generic_of_run(folder: Path) -> tuple[Network, tuple[str, ...]]:
     """The server's model of a finished run, and the names of its classes.
 
     Refused if clients keep parts of the model: then the server has no complete one."""
-    charter, config = Charter.read(folder), Config.load(folder / "config.toml")
+    federation_file, config = FederationFile.read(folder), Config.load(folder / "config.toml")
     if not (folder / "result.json").is_file() or not Result.read(folder).ok:
         raise RequestError(f"the run in {str(folder)!r} has not ended well: only such a run has models.")
-    job = prepare(config, charter.agreement.roster, begins=False)
+    job = prepare(config, federation_file.agreement.roster, begins=False)
     if job.keeps_parts:
         raise RequestError(
             f"{config.method.name} keeps parts of the model at its clients: the server has no whole one. On a client's "
@@ -98,10 +98,10 @@ def generic_of_run(folder: Path) -> tuple[Network, tuple[str, ...]]:
     found = RunFolder(folder, config).newest(job.model)
     if found is None:
         raise RequestError(f"{str(folder / 'checkpoints')!r} holds no checkpoint")
-    return network_of(job, found.server.reported.model, "generic", None), charter.agreement.classes
+    return network_of(job, found.server.reported.model, "generic", None), federation_file.agreement.classes
 
 
-def export_generic(folder: Path, out: Path, form: Form = PLAIN) -> Exported:
+def export_generic(folder: Path, out: Path, form: ExportOptions = PLAIN) -> Exported:
     """Write the server's model and a page about its use. The server has no samples to calibrate BatchNorm on."""
     check_empty(out)
     net, _ = generic_of_run(folder)

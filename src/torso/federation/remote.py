@@ -8,26 +8,26 @@ from dataclasses import replace
 from typing import Any, Protocol, Self, TypeVar
 
 from torso.engine import SERVER, Engine, Work
-from torso.errors import PlaceLost, RequestError
-from torso.federation.book import Book
-from torso.federation.errands import Errand, errand_of
-from torso.federation.letters import Letter, Reply, Unreadable, beside, reply_of
+from torso.errors import NoWorkerLeft, RequestError
+from torso.federation.book import ParticipationLog
+from torso.federation.errands import RemoteCall, remote_call_of
+from torso.federation.letters import Reply, Request, Unreadable, parse_reply, part_tensors
 from torso.federation.links import ServerLink
 from torso.federation.reasons import printable
 from torso.measure.counts import TestCounts
-from torso.measure.evaluate import ServerExam
+from torso.measure.evaluate import GenericMeasureWork
 from torso.personal.store import Store
 from torso.runs.faults import UNREADABLE, WRONG_NUMBERS
 from torso.runs.job import Job
-from torso.runs.uploads import Refused
+from torso.runs.uploads import RefusedUpload
 
 T = TypeVar("T")
 
 
-class Seats(Protocol):
+class ClientConnections(Protocol):
     """The clients of a run and their connections."""
 
-    def taken(self) -> Mapping[int, int]:
+    def by_client(self) -> Mapping[int, int]:
         """Client → connection, of all that are there now; clients that have just connected are included."""
         ...
 
@@ -38,7 +38,7 @@ class Seats(Protocol):
         ...
 
 
-class Remote:
+class RemoteEngine:
     """An engine whose clients are on other machines.
 
     `deadline`: seconds for the replies to one piece of work. `wait`: seconds to wait for the least number of clients.
@@ -49,14 +49,14 @@ class Remote:
         self,
         job: Job,
         link: ServerLink,
-        seats: Seats,
-        book: Book,
+        connections: ClientConnections,
+        book: ParticipationLog,
         deadline: float,
         wait: float,
         local: Engine | None = None,
         given_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.job, self.link, self.seats, self.book, self.local = job, link, seats, book, local
+        self.job, self.link, self.connections, self.book, self.local = job, link, connections, book, local
         self.deadline, self.wait, self.given_up = deadline, wait, given_up
         self._notes: list[str] = []
 
@@ -69,15 +69,15 @@ class Remote:
         if self.local is not None:
             self.local.__exit__(*exc)
 
-    def present(self) -> Collection[int]:
+    def available_clients(self) -> Collection[int]:
         """The training clients that are there; waits until there are train.min_clients of them."""
         least = self.job.config.train.min_clients
         training = set(self.job.roster.training.tolist())
         until = time.monotonic() + self.wait
         told = False
-        while len(here := self.seats.taken().keys() & training) < least:  # newcomers do not train
+        while len(here := self.connections.by_client().keys() & training) < least:  # newcomers do not train
             if time.monotonic() > until or self.given_up():
-                raise PlaceLost(
+                raise NoWorkerLeft(
                     f"{len(here)} clients are there and train.min_clients = {least}; waited {self.wait:.0f} s "
                     "(run.flower.wait)"
                 )
@@ -99,16 +99,16 @@ class Remote:
     def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
         """The results in the order of `clients`; clients without a usable reply are left out."""
         at_server: Any = work
-        if isinstance(at_server, ServerExam | TestCounts) or list(clients) == [SERVER]:
+        if isinstance(at_server, GenericMeasureWork | TestCounts) or list(clients) == [SERVER]:
             if self.local is None:
                 raise RequestError(f"{type(work).__name__} is work for the server's own data, and it has none")
             yield from self.local.map(work, clients, store)
             return
-        errand = errand_of(work, self.job, self.book, self.seats.test_samples)
+        call = remote_call_of(work, self.job, self.book, self.connections.test_samples)
         order = list(clients)
         done = 0  # clients whose results have been yielded
         waiting: dict[int, Any] = {}  # results that arrived before their turn
-        for client, result in self.ask(errand, order):
+        for client, result in self.ask(call, order):
             waiting[client] = result
             while done < len(order) and order[done] in waiting:
                 found = waiting.pop(order[done])
@@ -116,59 +116,59 @@ class Remote:
                 if found is not None:
                     yield found
 
-    def ask(self, errand: Errand, clients: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    def ask(self, call: RemoteCall, clients: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """Pairs of client and result, as the replies arrive.
 
         A client that lacks tensors is asked again with these tensors."""
-        seats = self.seats.taken()
+        connections = self.connections.by_client()
         until = time.monotonic() + self.deadline
-        there = [client for client in clients if client in seats]
+        there = [client for client in clients if client in connections]
         for client in clients:
-            if client not in seats:
-                self._notes.append(f"{self.seats.name(client)} is not there")
-                yield client, errand.nothing()
-        requests = {client: errand.letter(client) for client in there}
+            if client not in connections:
+                self._notes.append(f"{self.connections.name(client)} is not there")
+                yield client, call.nothing()
+        requests = {client: call.request(client) for client in there}
         while requests:
-            lacking: dict[int, Letter] = {}
-            for client, reply in self._exchange(requests, seats, max(until - time.monotonic(), 0.0)):
-                wanted = self._lacked(errand, requests[client], reply)
+            lacking: dict[int, Request] = {}
+            for client, reply in self._exchange(requests, connections, max(until - time.monotonic(), 0.0)):
+                wanted = self._lacked(call, requests[client], reply)
                 if wanted is not None:
                     lacking[client] = wanted
                 else:
-                    yield client, self._result(errand, client, reply)
+                    yield client, self._result(call, client, reply)
             requests = lacking
 
     def _exchange(
-        self, requests: Mapping[int, Letter], seats: Mapping[int, int], seconds: float
+        self, requests: Mapping[int, Request], connections: Mapping[int, int], seconds: float
     ) -> Iterator[tuple[int, Reply | str]]:
         """Pairs of client and its reply, or the reason why there is none."""
-        clients = {seats[client]: client for client in requests}
+        clients = {connections[client]: client for client in requests}
         for connection, answer in self.link.exchange(
-            {seats[c]: letter.encode() for c, letter in requests.items()}, seconds
+            {connections[c]: request.encode() for c, request in requests.items()}, seconds
         ):
-            yield clients[connection], reply_of(answer)
+            yield clients[connection], parse_reply(answer)
 
-    def _lacked(self, errand: Errand, letter: Letter, reply: Reply | str) -> Letter | None:
+    def _lacked(self, call: RemoteCall, request: Request, reply: Reply | str) -> Request | None:
         """The request again, with the tensors that the client lacks; None if the reply is not about missing tensors."""
-        if isinstance(reply, str) or reply.said.kind != "lacks":
+        if isinstance(reply, str) or reply.header.kind != "lacks":
             return None
-        known = errand.known()
-        more = [beside(*known[wanted]) for wanted in reply.said.lacks if wanted in known]
+        known = call.known()
+        more = [part_tensors(*known[wanted]) for wanted in reply.header.lacks if wanted in known]
         added = {name: tensor for tensors in more for name, tensor in tensors.items()}
-        if not added or added.keys() <= letter.tensors.keys():
+        if not added or added.keys() <= request.tensors.keys():
             return None  # it asks for unknown tensors, or for those that it was sent: treated as a wrong reply
-        return replace(letter, tensors={**letter.tensors, **added})
+        return replace(request, tensors={**request.tensors, **added})
 
-    def _result(self, errand: Errand, client: int, reply: Reply | str) -> Any:
+    def _result(self, call: RemoteCall, client: int, reply: Reply | str) -> Any:
         """The result from a reply, or its replacement if the reply is missing or wrong."""
-        name = self.seats.name(client)
-        if not isinstance(reply, str) and reply.said.kind != errand.reply:
-            reply = reply.said.reason or f"it said {reply.said.kind!r}"
+        name = self.connections.name(client)
+        if not isinstance(reply, str) and reply.header.kind != call.reply:
+            reply = reply.header.reason or f"it said {reply.header.kind!r}"
         if isinstance(reply, str):
             self._notes.append(f"{name} has not answered: {printable(reply)}")
-            return errand.refused(client, UNREADABLE) if isinstance(reply, Unreadable) else errand.nothing()
+            return call.refused(client, UNREADABLE) if isinstance(reply, Unreadable) else call.nothing()
         try:
-            return errand.result(client, reply)
+            return call.result(client, reply)
         except RequestError as error:
             self._notes.append(f"what {name} sent is not used: {printable(str(error))}")
-            return errand.refused(client, error.kind if isinstance(error, Refused) else WRONG_NUMBERS)
+            return call.refused(client, error.kind if isinstance(error, RefusedUpload) else WRONG_NUMBERS)

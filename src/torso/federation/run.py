@@ -17,12 +17,12 @@ from torso.data.clients import SOURCE
 from torso.engine import OneByOne
 from torso.errors import RequestError
 from torso.federation.agreement import Agreement, server_federation
-from torso.federation.assembly import Assembly
-from torso.federation.book import Book
-from torso.federation.errands import Finishing
+from torso.federation.assembly import ConnectedClients
+from torso.federation.book import ParticipationLog
+from torso.federation.errands import FinishCall
 from torso.federation.links import ServerLink
 from torso.federation.privacy import with_secret
-from torso.federation.remote import Remote
+from torso.federation.remote import RemoteEngine
 from torso.federation.site_data import read_test
 from torso.federation.status import note_descriptions
 from torso.learn.attacks import NoAttack
@@ -56,7 +56,7 @@ test_set.__test__ = False  # type: ignore[attr-defined]  # pytest must not colle
 
 
 @dataclass(frozen=True)
-class Charter:
+class FederationFile:
     """The content of federation.json in the run folder."""
 
     run: str  # id of the run
@@ -68,7 +68,7 @@ class Charter:
         write_text(folder / AGREED, json.dumps(tree, indent=1) + "\n")
 
     @classmethod
-    def read(cls, folder: Path) -> Charter:
+    def read(cls, folder: Path) -> FederationFile:
         path = folder / AGREED
         try:
             tree = parse_json(path.read_text(encoding="utf-8"))
@@ -105,22 +105,22 @@ def run_federation(
     With `resume` on a finished run, clients that were absent at its end make their models now."""
     config = for_federation(config)
     stop = stop or Stop()
-    charter = Charter.read(out) if resume else None
-    prepared = _PreparedRun.of(config, charter.agreement, server_data) if charter else None
+    federation_file = FederationFile.read(out) if resume else None
+    prepared = _PreparedRun.of(config, federation_file.agreement, server_data) if federation_file else None
     # checked before waiting for clients
     folder = RunFolder.check(out, prepared.job.config if prepared else config, resume)
     with link:
-        clients = Assembly(link, config, charter.run if charter else uuid.uuid4().hex, say)
+        clients = ConnectedClients(link, config, federation_file.run if federation_file else uuid.uuid4().hex, say)
         options = config.run.flower
         least = 1 if folder.finished else config.train.min_clients  # a finished run waits for any client without model
         wanted = 1 if folder.finished else options.clients or least
         clients.gather(wanted, least, options.wait, lambda: _raise_if_stopped(stop))
         if describe is not None:
             note_descriptions(describe, [description for description, _ in clients.described.values()])
-        if charter is None or prepared is None:
-            charter = Charter(clients.run, clients.agree())
-            prepared = _PreparedRun.of(config, charter.agreement, server_data)
-        clients.agreement = charter.agreement
+        if federation_file is None or prepared is None:
+            federation_file = FederationFile(clients.run, clients.agree())
+            prepared = _PreparedRun.of(config, federation_file.agreement, server_data)
+        clients.agreement = federation_file.agreement
         job = prepared.job
         if job.privacy:
             job.privacy.settle()
@@ -129,13 +129,13 @@ def run_federation(
         folder = RunFolder.check(out, job.config, resume)
         if not resume:
             folder.create()
-            charter.write(out)
+            federation_file.write(out)
         job = with_secret(job, out, resume)
-        book = Book(charter.run)
-        record = _CharterFile(out, charter)
+        book = ParticipationLog(federation_file.run)
+        record = _FederationFileWriter(out, federation_file)
         clients.changed = record.agreed
         with folder.held():
-            clients.seat(job)
+            clients.send_terms(job)
             own_data = prepared.own_data
             local = OneByOne(job.net, own_data, workers=1) if own_data is not None else None
             times = (options.deadline, options.wait)
@@ -155,13 +155,13 @@ def run_federation(
         return result
 
 
-def _engine(job: Job) -> type[Remote]:
+def _engine(job: Job) -> type[RemoteEngine]:
     """The class of the engine: with secure sums or without."""
     if job.config.run.flower.secure.kind == "none":
-        return Remote
-    from torso.federation.secure.remote import SecureRemote  # needs Flower
+        return RemoteEngine
+    from torso.federation.secure.remote import SecureRemoteEngine  # needs Flower
 
-    return SecureRemote
+    return SecureRemoteEngine
 
 
 def _about_sums(job: Job) -> list[str]:
@@ -192,21 +192,21 @@ class _PreparedRun:
         return cls(job, own_data, left_out)
 
 
-class _CharterFile:
+class _FederationFileWriter:
     """Writes federation.json again after every change."""
 
-    def __init__(self, folder: Path, charter: Charter) -> None:
-        self.folder, self.charter = folder, charter
+    def __init__(self, folder: Path, federation_file: FederationFile) -> None:
+        self.folder, self.federation_file = folder, federation_file
 
     def agreed(self, agreement: Agreement) -> None:
-        self._write(replace(self.charter, agreement=agreement))
+        self._write(replace(self.federation_file, agreement=agreement))
 
     def delivered(self, name: str) -> None:
-        self._write(replace(self.charter, delivered=(*self.charter.delivered, name)))
+        self._write(replace(self.federation_file, delivered=(*self.federation_file.delivered, name)))
 
-    def _write(self, charter: Charter) -> None:
-        self.charter = charter
-        charter.write(self.folder)
+    def _write(self, federation_file: FederationFile) -> None:
+        self.federation_file = federation_file
+        federation_file.write(self.folder)
 
 
 def for_federation(config: Config) -> Config:
@@ -274,7 +274,7 @@ def fitted(config: Config, roster: Roster) -> tuple[Job, list[str]]:
     return prepare(config.but(*lists), roster), left_out
 
 
-def _restore(book: Book, folder: RunFolder, job: Job) -> None:
+def _restore(book: ParticipationLog, folder: RunFolder, job: Job) -> None:
     """Fill the book from the run's history, up to the newest checkpoint."""
     found = folder.newest(job.model)
     done = found.state.round if found else 0
@@ -285,7 +285,12 @@ def _restore(book: Book, folder: RunFolder, job: Job) -> None:
 
 
 def deliver(
-    job: Job, engine: Remote, clients: Assembly, book: Book, folder: RunFolder, record: _CharterFile
+    job: Job,
+    engine: RemoteEngine,
+    clients: ConnectedClients,
+    book: ParticipationLog,
+    folder: RunFolder,
+    record: _FederationFileWriter,
 ) -> list[str]:
     """Let every client that is there make its own model, newcomers too. Returns the names of those without a model."""
     found = folder.newest(job.model)
@@ -293,9 +298,9 @@ def deliver(
     state = found.state
     visit = evaluation_of(job, job.stage(state.round), state).visit
     assert isinstance(visit, LastVisit)
-    errand = Finishing(job, book, visit)
-    waiting = [client for client in clients.taken() if clients.name(client) not in record.charter.delivered]
-    for client, made in engine.ask(errand, waiting):
+    call = FinishCall(job, book, visit)
+    waiting = [client for client in clients.by_client() if clients.name(client) not in record.federation_file.delivered]
+    for client, made in engine.ask(call, waiting):
         if made:
             record.delivered(clients.name(client))
-    return [name for name in record.charter.agreement.names if name not in record.charter.delivered]
+    return [name for name in record.federation_file.agreement.names if name not in record.federation_file.delivered]

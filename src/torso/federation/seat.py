@@ -9,18 +9,18 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from torso.errors import RequestError, TorsoError
-from torso.federation.letters import Letter, Question, digest
-from torso.federation.versions import Versions
+from torso.federation.letters import Request, RequestHeader, digest
+from torso.federation.versions import ClientStateFiles
 from torso.nets import Tensors
 from torso.personal.store import ClientState
 from torso.results.files import replace_file
 from torso.results.model_file import SUFFIX
 from torso.runs.exchange import misfit
 from torso.runs.messages import Told, by_part
-from torso.runs.site import Site, Standing
+from torso.runs.site import ServerSnapshot, Site
 
 
-class Lacks(TorsoError):
+class MissingTensors(TorsoError):
     """Raised if a request has the digest of tensors that this client does not have: the server must send them."""
 
     def __init__(self, digests: Iterable[str]) -> None:
@@ -29,11 +29,11 @@ class Lacks(TorsoError):
 
 
 @dataclass
-class Seat:
+class ClientRun:
     """This client's part of one run."""
 
     site: Site
-    versions: Versions  # its states after each round
+    versions: ClientStateFiles  # its states after each round
     folder: Path
     classes: tuple[str, ...]  # names
 
@@ -42,16 +42,16 @@ class Seat:
         """Whether this client sends uploads only as parts of a secure sum."""
         return self.site.job.config.run.flower.secure.kind != "none"
 
-    def held(self, question: Question) -> ClientState:
+    def held(self, header: RequestHeader) -> ClientState:
         """The client's state after the last round in which its reply counted; empty at the start of a new stage."""
-        stage = self.site.job.stage(question.round)
-        return self.versions.at(question.since if question.since >= stage.first else 0)
+        stage = self.site.job.stage(header.round)
+        return self.versions.at(header.since if header.since >= stage.first else 0)
 
-    def known(self, letter: Letter, part: str, wanted: str, names: Iterable[str]) -> Tensors:
+    def known(self, request: Request, part: str, wanted: str, names: Iterable[str]) -> Tensors:
         """The tensors with the digest `wanted`; "": none.
 
         They are those of the initial model named `names`, those in this request, or those of an earlier request, which
-        are in a file. If they are none of these, `Lacks` is raised."""
+        are in a file. If they are none of these, `MissingTensors` is raised."""
         if not wanted:
             return {}
         model = self.site.job.model
@@ -59,7 +59,7 @@ class Seat:
         if wanted == digest(model, names):
             return {name: model[name] for name in names}
         path = self.folder / f"known-{wanted}{SUFFIX}"
-        sent = letter.part(part)
+        sent = request.part(part)
         if sent:
             if wrong := misfit(sent, model):
                 raise RequestError(f"the server sent {wrong}")
@@ -69,28 +69,28 @@ class Seat:
             replace_file(path, lambda temporary: save_file(sent, temporary))
             return sent
         if not path.is_file():
-            raise Lacks([wanted])
+            raise MissingTensors([wanted])
         found = {name: tensor.clone() for name, tensor in load_file(path).items()}
         if digest(found) != wanted:
-            raise Lacks([wanted])
+            raise MissingTensors([wanted])
         return found
 
-    def hear(self, letter: Letter) -> Told:
+    def hear(self, request: Request) -> Told:
         """The `Told` of a request, completed with the tensors that do not travel."""
-        message = letter.message()
+        message = request.message()
         stage = self.site.job.stage(message.numbers.round)
-        origin = self.known(letter, "origin", letter.question.origin, stage.moving)
-        return self.site.hear(message, self.model(letter), origin or None)
+        origin = self.known(request, "origin", request.header.origin, stage.moving)
+        return self.site.hear(message, self.model(request), origin or None)
 
-    def model(self, letter: Letter) -> Tensors:
+    def model(self, request: Request) -> Tensors:
         """The whole model of a request: the tensors in it, and those that the client should have already."""
         model = self.site.job.model
-        travels = by_part(letter.tensors).get("model", {})
+        travels = by_part(request.tensors).get("model", {})
         if wrong := misfit(travels, model):
             raise RequestError(f"the server sent {wrong}")
         rest = (name for name in model if name not in travels)
-        whole = {**self.known(letter, "base", letter.question.base, rest), **travels}
+        whole = {**self.known(request, "base", request.header.base, rest), **travels}
         return {name: whole[name] for name in model}
 
-    def standing(self, letter: Letter) -> Standing:
-        return Standing(letter.question.round, self.hear(letter), letter.part("shown"))
+    def standing(self, request: Request) -> ServerSnapshot:
+        return ServerSnapshot(request.header.round, self.hear(request), request.part("shown"))

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torso.data.clients import ClientSamples, divided_in_two
+from torso.data.clients import ClientSamples, train_and_test_of
 from torso.data.fit import fitted
 from torso.data.fit_images import of_size
 from torso.data.formats import SUFFIXES, source_for
-from torso.data.images import Dataset, Ints, Labelled, Samples, checked, histogram, in_columns, of_columns
+from torso.data.images import Dataset, Ints, Labelled, Samples, checked, floats_of_columns, histogram, with_columns
 from torso.data.inputs import Array, Floats, Known, Moments, Pixels, known
 from torso.data.sources import sources
 from torso.data.sources.arrays import dataset_of, has_test_part, read_npz
 from torso.data.sources.folder import read_folder
 from torso.data.sources.table import FEW
-from torso.data.table_columns import Column, Columns, met
+from torso.data.table_columns import Column, Columns, used_columns
 from torso.data.texts import Texts
 from torso.data.wants import ANYTHING, Wants
-from torso.errors import RequestError, from_outside
+from torso.errors import RequestError, running_user_code
 from torso.federation.description import TORCH, TORSO, Description
 from torso.nets import Tensors
 
@@ -60,14 +60,14 @@ class SiteData:
     @property
     def told(self) -> SiteData:
         """The data as the server is told of them: without categories that occur in test rows only."""
-        return self.in_columns(met(self.train.samples, self.columns)) if self.columns else self
+        return self.in_columns(used_columns(self.train.samples, self.columns)) if self.columns else self
 
     def in_columns(self, columns: Columns) -> SiteData:
         """The same rows with features made from these columns, which may have other categories in another order."""
         if self.columns == tuple(columns):
             return self
-        train, test = (in_columns(part, self.columns, columns) for part in (self.train, self.test))
-        return replace(self, train=train, test=test, columns=tuple(columns), input=of_columns(columns))
+        train, test = (with_columns(part, self.columns, columns) for part in (self.train, self.test))
+        return replace(self, train=train, test=test, columns=tuple(columns), input=floats_of_columns(columns))
 
     def description(self, name: str) -> Description:
         """The description for the server, before the first round."""
@@ -122,7 +122,7 @@ def read_site(path: str | Path, options: DataConfig, name: str, wants: Wants = A
     found, has_test = _read(Path(path).expanduser(), options, wants)
     _refuse_identifying_categories(found.told)
     if not has_test:
-        train, test = divided_in_two(name, ClientSamples(found.train.samples, found.train.labels), None)
+        train, test = train_and_test_of(name, ClientSamples(found.train.samples, found.train.labels), None)
         return replace(found, train=Samples(*train), test=Samples(*test))
     return found
 
@@ -204,7 +204,7 @@ def _load(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, boo
         return replace(read.dataset, name=""), read.parted
     if source == "npz":
         return _read_arrays(path, options, for_test)
-    with from_outside(f"data.source = {source!r}", "a function of (options, seed) that returns a Dataset"):
+    with running_user_code(f"data.source = {source!r}", "a function of (options, seed) that returns a Dataset"):
         found = sources[source](options, 0)
         return (replace(found, name="") if source in SUFFIXES.values() else found), True
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from torso.config import Config, DataConfig
-from torso.data import Federation, Shelf, Split, build
+from torso.data import DataCache, Federation, Split, build
 from torso.data.inputs import Floats, Pixels, Tokens
-from torso.data.naming import by_name
+from torso.data.naming import in_natural_order
 from torso.data.wants import Wants
 from torso.errors import RequestError
 from torso.federation.description import CLIENT_NAME, by_class_name
@@ -38,16 +38,16 @@ def split(config: Config, out: str | Path) -> list[Path]:
     _check_can_be_split(config)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RequestError(f"{str(out)!r} exists and is not empty. Expected: a new folder; nothing is overwritten")
-    shelf, cpu = Shelf(), torch.device("cpu")
+    data_cache, cpu = DataCache(), torch.device("cpu")
     wants = wanted(config)
-    federation = build(config.data, config.run.seed, cpu, shelf, wants)
+    federation = build(config.data, config.run.seed, cpu, data_cache, wants)
     plan = prepare(config.but("run.engine=flower"), federation.roster, cpu, begins=False).plan
     if any(stage.uses_meta for stage in plan):
         raise RequestError(
             f"method {config.method.name!r} has the server give samples to everybody (data.meta_per_class), and in a "
             "federation samples stay where they are. Expected: a method without them"
         )
-    known = shelf.dataset(config.data, config.run.seed, wants=wants).class_names
+    known = data_cache.dataset(config.data, config.run.seed, wants=wants).class_names
     common = _common(federation, _class_names(known or tuple(map(str, range(federation.classes)))))
     names = _client_names(federation.names or [""] * federation.clients)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
@@ -125,7 +125,7 @@ def _client_names(names: Sequence[str]) -> list[str]:
     Otherwise they get their number in front."""
     valid = all(re.fullmatch(CLIENT_NAME, name) for name in names)
     unique = len({name.lower() for name in (*names, TEST)}) == len(names) + 1
-    if valid and unique and by_name(names) == list(names):
+    if valid and unique and in_natural_order(names) == list(names):
         return list(names)
     width = max(3, len(str(len(names) - 1)))
     words = [re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:40] for name in names]

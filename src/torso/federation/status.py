@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torso.federation.assembly import Assembly
+from torso.federation.assembly import ConnectedClients
 from torso.federation.description import Description
-from torso.federation.folder import ServerPlace
+from torso.federation.folder import ServerFolder
 from torso.federation.links import ServerLink
 from torso.reading import parse_json
 from torso.results.files import write_text
@@ -36,7 +36,7 @@ def note_descriptions(path: Path, descriptions: list[Description]) -> None:
     write_text(path, json.dumps(known, indent=1) + "\n")
 
 
-def status_of(place: ServerPlace, link: ServerLink | None) -> list[dict[str, Any]]:
+def status_of(place: ServerFolder, link: ServerLink | None) -> list[dict[str, Any]]:
     """A row for each admitted client; if the federation is insecure, for each connected one.
 
     `link`: to ask the connected clients; None during a run, when the last descriptions are shown."""
@@ -45,7 +45,7 @@ def status_of(place: ServerPlace, link: ServerLink | None) -> list[dict[str, Any
     path = place.private / DESCRIBED
     here: list[Description] = []
     if link is not None:
-        clients = Assembly(link, Config(), "", say=lambda _: None)
+        clients = ConnectedClients(link, Config(), "", say=lambda _: None)
         clients.greet()
         here = [description for description, _ in clients.described.values()]
         note_descriptions(path, here)
@@ -59,7 +59,7 @@ def status_of(place: ServerPlace, link: ServerLink | None) -> list[dict[str, Any
 _COLUMNS = ("train", "test", "classes", "input", "torso", "torch", "said")
 
 
-def _states(place: ServerPlace, here: list[str]) -> dict[str, str]:
+def _states(place: ServerFolder, here: list[str]) -> dict[str, str]:
     if place.insecure:
         return dict.fromkeys(here, "connected")
     from torso.federation.flower.control import admitted

@@ -16,13 +16,13 @@ from safetensors.torch import load_file, save_file
 
 from torso.errors import RequestError
 from torso.nets import Tensors
-from torso.personal.store import KINDS, NOTHING, ClientState
+from torso.personal.store import EMPTY_STATE, KINDS, ClientState
 from torso.reading import parse_json
 from torso.results.checkpoint import rounds_of
 from torso.results.files import replace_file, sha256_of, write_text
 
 
-class Versions:
+class ClientStateFiles:
     """The states of one client in one run: `round-R.safetensors`, and `round-R.json`, which is written after it."""
 
     def __init__(self, folder: Path) -> None:
@@ -35,7 +35,7 @@ class Versions:
     def at(self, round: int) -> ClientState:
         """The state after a round; an empty one for round 0."""
         if round == 0:
-            return NOTHING
+            return EMPTY_STATE
         path = self._file(round)
         try:
             note = parse_json(path.with_suffix(".json").read_text(encoding="utf-8"))

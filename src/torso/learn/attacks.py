@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torso.data import Federation, Pixels, Split
-from torso.errors import RequestError, from_outside
+from torso.errors import RequestError, running_user_code
 from torso.kinds import Count, CountOrZero, Fraction, NotNegative, Positive
 from torso.learn.stacked import per_client
 from torso.nets import Tensors
@@ -24,7 +24,7 @@ from torso.registry import Registry
 
 
 @dataclass(frozen=True)
-class Upload:
+class HonestUpload:
     """The honest upload of malicious clients, from which an attack makes theirs.
 
     A statistic that is sent with the model is an upload of its own. Its change is the difference to what the server
@@ -58,7 +58,7 @@ class Attack:
         """The class that the model shall predict for images with the trigger."""
         return 0
 
-    def upload(self, honest: Upload) -> Tensors:
+    def upload(self, honest: HonestUpload) -> Tensors:
         """The changes [G, *] that malicious clients send. Tensors that are not in the result are sent unchanged."""
         return {}
 
@@ -152,7 +152,7 @@ class Backdoor(Attack):
 class RandomUpdates(Attack):
     """Gaussian noise of mean 0, with the standard deviation of all entries of the client's honest update."""
 
-    def upload(self, honest: Upload) -> Tensors:
+    def upload(self, honest: HonestUpload) -> Tensors:
         entries = torch.cat([change.reshape(len(change), -1) for change in honest.change.values()], dim=1)
         noise: Tensors = {}
         generators = [torch_generator(honest.seed, "attack", honest.what, honest.round, k) for k in honest.clients]
@@ -168,7 +168,7 @@ class RandomUpdates(Attack):
 class ModelReplacement(Attack):
     """The honest update times the number of participants, so that the average is the attacker's model."""
 
-    def upload(self, honest: Upload) -> Tensors:
+    def upload(self, honest: HonestUpload) -> Tensors:
         return {name: change * honest.participants for name, change in honest.change.items()}
 
 
@@ -179,7 +179,7 @@ class SignFlip(Attack):
 
     factor: Positive = 1.0
 
-    def upload(self, honest: Upload) -> Tensors:
+    def upload(self, honest: HonestUpload) -> Tensors:
         return {name: -self.factor * change for name, change in honest.change.items()}
 
 
@@ -189,7 +189,7 @@ class NotFinite(Attack):
     """NaN instead of every number of the update. One of these uploads in the mean would destroy the model, so the
     server must find it and leave it out."""
 
-    def upload(self, honest: Upload) -> Tensors:
+    def upload(self, honest: HonestUpload) -> Tensors:
         return {name: torch.full_like(change, math.nan) for name, change in honest.change.items()}
 
 
@@ -322,7 +322,7 @@ def _labels(federation: Federation, attack: Attack, honest: Tensor, seed: int) -
     rng = numpy_generator(seed, "attack", "labels")
     what = f"attack.kind = {attacks.name_of(attack)!r}: labels"
     expected = f"int64 [{len(honest)}] from 0 to {federation.classes - 1}"
-    with from_outside(what, expected):
+    with running_user_code(what, expected):
         said = attack.labels(honest, federation.classes, rng).to(honest.device)
     fits = said.shape == honest.shape and said.dtype == honest.dtype
     if not fits or bool(((said < 0) | (said >= federation.classes)).any()):

@@ -21,7 +21,7 @@ from torso.registry import Registry
 
 
 @dataclass(frozen=True)
-class Local:
+class DriftState:
     """What a drift correction works with: the parameters of G clients now and at the start of the visit, and memories.
 
     A tensor that is the same for all clients may be [*] instead of [G, *]."""
@@ -32,14 +32,14 @@ class Local:
     shared: Tensors = field(default_factory=dict)  # [*]: what the server sends for the correction
     participants: int | Tensor = 1  # clients in the round; [G] if the stack has clients of several runs
 
-    def of_places(self, places: Tensor | slice, like: Tensors) -> Local:
+    def of_places(self, places: Tensor | slice, like: Tensors) -> DriftState:
         """The same for the clients at these places, for the names in `like` [G, *]. Tensors [*] stay as they are."""
 
         def some(held: Tensors) -> Tensors:
             return {n: t[places] if t.ndim == like[n].ndim else t for n, t in held.items() if n in like}
 
         count = self.participants if isinstance(self.participants, int) else self.participants[places]
-        return Local(some(self.start), some(self.params), some(self.own), some(self.shared), count)
+        return DriftState(some(self.start), some(self.params), some(self.own), some(self.shared), count)
 
 
 class Drift:
@@ -50,7 +50,7 @@ class Drift:
     gathers: ClassVar[bool] = False  # `shared` is what the other participants' models add to the mean of all of them
     follows: ClassVar[bool] = False  # `shared` is the mean gradient of the last round, estimated by the server; 0 first
 
-    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+    def gradient(self, grads: Tensors, at: DriftState) -> Tensors:
         """The corrected gradients [G, *], in new tensors or the same ones."""
         return grads
 
@@ -58,11 +58,11 @@ class Drift:
         """The number of steps without momentum that move the parameters as far as `steps` steps with it."""
         return float(steps)
 
-    def finish(self, at: Local, pace: Mapping[str, Tensor]) -> Tensors:
+    def finish(self, at: DriftState, pace: Mapping[str, Tensor]) -> Tensors:
         """The clients' memories after the visit [G, *]. `pace` [G]: the sum of learning rate × effective steps."""
         return at.own
 
-    def change(self, at: Local) -> Tensors:
+    def change(self, at: DriftState) -> Tensors:
         """The changes of the clients' memories in a visit [G, *], computed by the server from the clients' models. Used
         if clients do not send them; `at` has `start` and `params`."""
         return {}
@@ -93,7 +93,7 @@ class Proximal(Drift):
 
     mu: NotNegative = 0.01
 
-    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+    def gradient(self, grads: Tensors, at: DriftState) -> Tensors:
         return {n: g + self.mu * (at.params[n] - at.start[n]) for n, g in grads.items()}
 
 
@@ -105,7 +105,7 @@ class HeadDecay(Drift):
 
     mu: NotNegative = 0.1
 
-    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+    def gradient(self, grads: Tensors, at: DriftState) -> Tensors:
         return {n: g + self.mu * at.params[n] if n.startswith("head.") else g for n, g in grads.items()}
 
 
@@ -121,16 +121,16 @@ class Scaffold(Drift):
     remembers: ClassVar[bool] = True
     sends: ClassVar[bool] = True
 
-    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+    def gradient(self, grads: Tensors, at: DriftState) -> Tensors:
         return {n: g - at.own[n] + at.shared[n] for n, g in grads.items()}
 
     def effective(self, steps: int, momentum: float) -> float:
         return float(steps) if self.divisor == "steps" else with_momentum(steps, momentum)
 
-    def finish(self, at: Local, pace: Mapping[str, Tensor]) -> Tensors:
+    def finish(self, at: DriftState, pace: Mapping[str, Tensor]) -> Tensors:
         return {n: at.own[n] - at.shared[n] + self._met(at, n, per_client(pace[n], p)) for n, p in at.params.items()}
 
-    def _met(self, at: Local, name: str, pace: Tensor) -> Tensor:
+    def _met(self, at: DriftState, name: str, pace: Tensor) -> Tensor:
         """The mean gradient of the visit [G, *]. For a client without a step it is c, so that its variate stays."""
         mean = (at.start[name] - at.params[name]) / pace.clamp(min=torch.finfo(pace.dtype).tiny)
         return torch.where(pace > 0, mean, at.shared[name])
@@ -150,14 +150,14 @@ class Dynamic(Drift):
     report: Literal["mean", "cloud"] = "mean"
     remembers: ClassVar[bool] = True
 
-    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+    def gradient(self, grads: Tensors, at: DriftState) -> Tensors:
         pulled = {n: g - at.own[n] + self.alpha * (at.params[n] - at.start[n]) for n, g in grads.items()}
         return clip_norm(pulled, self.clip) if self.clip else pulled
 
-    def finish(self, at: Local, pace: Mapping[str, Tensor]) -> Tensors:
+    def finish(self, at: DriftState, pace: Mapping[str, Tensor]) -> Tensors:
         return {n: at.own[n] + change for n, change in self.change(at).items()}
 
-    def change(self, at: Local) -> Tensors:
+    def change(self, at: DriftState) -> Tensors:
         return {n: -self.alpha * (p - at.start[n]) for n, p in at.params.items()}
 
     def settle(self, mean: Tensors, shared: Tensors) -> Tensors:
@@ -181,7 +181,7 @@ class MultiTask(Drift):
     lam2: NotNegative | Literal["auto"] = "auto"
     gathers: ClassVar[bool] = True
 
-    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+    def gradient(self, grads: Tensors, at: DriftState) -> Tensors:
         size = sum(tensor[0].numel() for tensor in at.params.values())
         usual = 10.0 ** -(len(str(size)) + 1)
         pull, shrink = (usual if lam == "auto" else lam for lam in (self.lam1, self.lam2))
@@ -203,7 +203,7 @@ class ClientMomentum(Drift):
     beta: Fraction = 0.1
     follows: ClassVar[bool] = True
 
-    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+    def gradient(self, grads: Tensors, at: DriftState) -> Tensors:
         return {n: self.beta * g + (1 - self.beta) * at.shared[n] for n, g in grads.items()}
 
     def effective(self, steps: int, momentum: float) -> float:

@@ -13,9 +13,9 @@ from torso.data.batches import Batch
 from torso.errors import RequestError, RunFailed
 from torso.learn.objectives import Objective, cross_entropy
 from torso.learn.stacked import padded
-from torso.learn.taught import Taught
+from torso.learn.taught import TeacherObjective
 from torso.nets import Network, Output, Tensors, apply
-from torso.nets.compute import drawing, draws, pads
+from torso.nets.compute import allows_padding, drawing, draws
 from torso.nets.draws import Seeded
 from torso.nets.lora import is_adapter
 from torso.registry import Registry
@@ -84,7 +84,7 @@ def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) 
     """The losses [G, B] of a network's output. Further heads add their own losses; no gradient of these reaches the
     rest of the network, so that the sum can be one loss (spec 6.2)."""
     losses = objective.of_output(said, batch, counts)
-    if isinstance(objective, Taught) and objective.teachers:
+    if isinstance(objective, TeacherObjective) and objective.teachers:
         assert batch.taught is not None, "the batch lacks the teachers' outputs that the loss needs"
         losses = losses + objective.against(said, batch.labels, batch.taught)
         if (whole := objective.of_batch(said, batch.real, batch.taught)) is not None:
@@ -94,7 +94,7 @@ def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) 
 
 def with_further_heads(losses: Tensor, said: Output, batch: Batch) -> Tensor:
     """Losses [G, B] plus those of a personal head and of an auxiliary head, if the network has them."""
-    for logits in (said.personal, said.beside):
+    for logits in (said.personal, said.auxiliary_logits):
         losses = losses if logits is None else losses + cross_entropy(logits, batch.labels)
     return losses
 
@@ -125,7 +125,7 @@ def leading_gradients(
     if batch.lead is not None:
         tensors, counts = {n: t[: batch.lead] for n, t in tensors.items()}, counts[: batch.lead]
         batch = batch.first(batch.lead)
-    if _is_for_one(net, batch) and (seated := net.seat.take(net, tensors, names)):
+    if _is_for_one(net, batch) and (seated := net.slots.take(net, tensors, names)):
         return _of_one(net, *seated, batch, objective, counts)
     leaves = leaves_of(tensors, names)
     said = apply(net, {**tensors, **leaves}, batch.inputs, batch.real, batch.keys)
@@ -139,7 +139,7 @@ def _is_for_one(net: Network, batch: Batch) -> bool:
     if net.body.native or len(batch.labels) != 1:
         return False
     if batch.real is not None:
-        return pads(net, batch.inputs)
+        return allows_padding(net, batch.inputs)
     return batch.keys is not None or Seeded.here() or not draws(net, batch.inputs)
 
 

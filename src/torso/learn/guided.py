@@ -44,7 +44,7 @@ class Guided(Objective):
             squares = unpadded.sum(dim=1, keepdim=True)
         return losses + self.lam * squares.clamp(min=1e-12).sqrt()
 
-    def for_itself(self) -> Objective:
+    def for_fine_tuning(self) -> Objective:
         return CrossEntropy()
 
     def check(self, net: Network) -> None:

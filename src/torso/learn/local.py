@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torso.data.sending import on_device
-from torso.learn.drift import Local
+from torso.learn.drift import DriftState
 from torso.learn.features import are_fixed, on_features
 from torso.learn.gradients import leading_gradients
 from torso.learn.phases import LocalPhase, moved_by
@@ -25,7 +25,9 @@ from torso.nets import Tensors, set_modes
 from torso.precision import computing
 
 
-def learn(task: LocalTask, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None) -> LocalResult:
+def learn(
+    task: LocalTask, tensors: Tensors, anchor: DriftState | None = None, notes: Tensors | None = None
+) -> LocalResult:
     """Train copies of `tensors` [G, *] through all phases of a task. `anchor`: what drift corrections compare with;
     `notes` [G, *]: what the step remembers of each client."""
     if task.context.lockstep is not None:
@@ -38,7 +40,7 @@ def learn(task: LocalTask, tensors: Tensors, anchor: Local | None = None, notes:
 
 
 def learn_by_epoch(
-    task: LocalTask, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None
+    task: LocalTask, tensors: Tensors, anchor: DriftState | None = None, notes: Tensors | None = None
 ) -> Iterator[LocalResult]:
     """As `learn`, but yields the state before the first epoch and after each epoch. A state is valid until the next one
     is asked for: the next epoch changes its tensors in place."""
@@ -47,11 +49,11 @@ def learn_by_epoch(
         yield learned if back is None else learned.of_places(back)
 
 
-_Arguments = tuple[LocalTask, Tensors, Local | None, Tensors]
+_Arguments = tuple[LocalTask, Tensors, DriftState | None, Tensors]
 
 
 def _longest_first(
-    task: LocalTask, tensors: Tensors, anchor: Local | None, notes: Tensors
+    task: LocalTask, tensors: Tensors, anchor: DriftState | None, notes: Tensors
 ) -> tuple[_Arguments, Tensor | None]:
     """The arguments of `learn` with the clients sorted by their number of steps, most steps first, and the places that
     bring the clients back into their old order (None: the order has not changed).
@@ -69,7 +71,7 @@ def _longest_first(
     return (task.of_places(order, places), sorted_tensors, sorted_anchor, sorted_notes), back
 
 
-def _by_epoch(task: LocalTask, tensors: Tensors, anchor: Local | None, notes: Tensors) -> Iterator[LocalResult]:
+def _by_epoch(task: LocalTask, tensors: Tensors, anchor: DriftState | None, notes: Tensors) -> Iterator[LocalResult]:
     """Train, and yield the state before the first epoch and after each."""
     context, settings = task.context, task.settings
     nothing = torch.zeros(len(task.deck.clients), device=task.deck.index.device)
@@ -130,7 +132,9 @@ def _learned(learner: Learner, epoch: int, body: Tensors | None = None) -> Local
     """The result after `epoch` epochs; `body`: tensors that the learner does not have in this phase."""
     tensors = {**body, **learner.tensors} if body else learner.tensors
     own = {**tensors, **learner.own_model} if learner.own_model else tensors
-    return LocalResult(tensors, learner.loss / (learner.met + learner.all_met).clamp(min=1), epoch, own, learner.notes)
+    return LocalResult(
+        tensors, learner.loss / (learner.met + learner.met_on_host).clamp(min=1), epoch, own, learner.notes
+    )
 
 
 def paces(plan: Sequence[LocalPhase], batches: Sequence[int], settings: LocalSettings, device: torch.device) -> Tensors:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from torso.data.batches import Deck, Shuffles
 from torso.data.sending import on_device
-from torso.learn.drift import Local, NoDrift
+from torso.learn.drift import DriftState, NoDrift
 from torso.learn.local import learn
-from torso.learn.phases import beside
+from torso.learn.phases import stacked_phase
 from torso.learn.task import LocalContext, LocalResult, LocalTask
 from torso.nets import Tensors
 
@@ -34,7 +34,7 @@ class JointRequest:
     member: int  # the number of the run
     task: LocalTask
     tensors: Tensors
-    anchor: Local | None
+    anchor: DriftState | None
     notes: Tensors
     learned: LocalResult | None = None
     error: Exception | None = None
@@ -45,7 +45,7 @@ class JointRequest:
         return len(self.task.deck.clients)
 
     @property
-    def held(self) -> Local | None:
+    def held(self) -> DriftState | None:
         """The anchor, or None if the drift correction does not use it."""
         return None if type(self.task.settings.drift) is NoDrift else self.anchor
 
@@ -119,7 +119,7 @@ class Lockstep:
         for request in list(self._requests):
             request.over.set()
 
-    def learn(self, task: LocalTask, tensors: Tensors, anchor: Local | None, notes: Tensors) -> LocalResult:
+    def learn(self, task: LocalTask, tensors: Tensors, anchor: DriftState | None, notes: Tensors) -> LocalResult:
         """As `torso.learn.local.learn`, in one stack with the requests of other runs that fit. Called by a run's
         thread, which waits for the result."""
         request = JointRequest(self._member.number, task, tensors, anchor, notes)
@@ -211,7 +211,7 @@ def _learn_together(group: Sequence[JointRequest]) -> list[LocalResult]:
     phases_of_runs = zip(*(request.task.plan for request in group), strict=True)
     task = replace(
         task,
-        plan=tuple(beside(of_runs, sizes, device) for of_runs in phases_of_runs),
+        plan=tuple(stacked_phase(of_runs, sizes, device) for of_runs in phases_of_runs),
         deck=Deck.beside([request.task.deck for request in group]),
         shuffle=Shuffles.beside([(request.task.shuffle, request.clients) for request in group]),
         meta=Deck.beside(metas) if task.meta is not None else None,
@@ -238,10 +238,10 @@ def _joined(parts: Sequence[Tensor], frozen: bool) -> Tensor:
     return torch.cat(list(parts))
 
 
-def _anchors(group: Sequence[JointRequest]) -> Local:
+def _anchors(group: Sequence[JointRequest]) -> DriftState:
     """The anchors of a group as one. A tensor [*] that is the same for all clients of a run becomes [G, *]."""
 
-    def each(of: Callable[[Local], Tensors]) -> Tensors:
+    def each(of: Callable[[DriftState], Tensors]) -> Tensors:
         return _stacked([_spread(of(request.anchor), request) for request in group if request.anchor is not None])
 
     counts: list[int] = []  # of each client: the participants of its run's round
@@ -249,7 +249,7 @@ def _anchors(group: Sequence[JointRequest]) -> Local:
         if request.anchor is not None:
             counts += [int(request.anchor.participants)] * request.clients
     participants = counts[0] if len(set(counts)) == 1 else on_device(group[0].task.deck.index.device, counts)
-    return Local(each(lambda at: at.start), {}, each(lambda at: at.own), each(lambda at: at.shared), participants)
+    return DriftState(each(lambda at: at.start), {}, each(lambda at: at.own), each(lambda at: at.shared), participants)
 
 
 def _spread(held: Tensors, request: JointRequest) -> Tensors:
@@ -267,11 +267,11 @@ def _apart(learned: LocalResult, sizes: Sequence[int]) -> Iterator[LocalResult]:
 def _differ_in_rates(mine: LocalTask, its: LocalTask) -> bool:
     """Whether the plans differ only in learning rates, and the step allows a rate for each client."""
     pairs = zip(mine.plan, its.plan, strict=False)
-    alike = len(mine.plan) == len(its.plan) and all(one.differs_in_rates(other) for one, other in pairs)
+    alike = len(mine.plan) == len(its.plan) and all(one.differs_only_in_rates(other) for one, other in pairs)
     return mine.settings.step.any_rates and alike
 
 
-def _names(anchor: Local | None) -> tuple[frozenset[str], ...] | None:
+def _names(anchor: DriftState | None) -> tuple[frozenset[str], ...] | None:
     return None if anchor is None else tuple(frozenset(part) for part in (anchor.start, anchor.own, anchor.shared))
 
 

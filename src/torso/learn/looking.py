@@ -16,18 +16,18 @@ from torso.data.token_lens import TokenLens
 from torso.learn.recorded_foreign import wider
 from torso.learn.task import LocalContext
 from torso.nets import Network, Output, Tensors, apply, set_modes
-from torso.nets.compute import pads, stand_alone
+from torso.nets.compute import allows_padding, samples_independent
 from torso.precision import computing
 
 _AT_ONCE = 2048 * 3 * 32 * 32  # numbers in the samples of one forward pass that keep an accelerator busy
 _FEWEST = 32  # a batch with fewer samples is not halved when memory runs out
 
 
-def width(context: LocalContext, deck: Deck, batch_size: int) -> int:
+def samples_per_pass(context: LocalContext, deck: Deck, batch_size: int) -> int:
     """The number of samples of each client in one forward pass: `batch_size`, or a multiple of it on an accelerator if
     a sample's output does not depend on the other samples. With few small batches an accelerator waits for the host."""
     set_modes(context.net, frozenset())
-    batches = _rows_at_once(context, deck, batch_size * len(deck.clients)) if stand_alone(context.net) else 1
+    batches = _rows_at_once(context, deck, batch_size * len(deck.clients)) if samples_independent(context.net) else 1
     return batch_size * batches
 
 
@@ -42,12 +42,12 @@ def look(
         yield batch, said
 
 
-def side_by_side(context: LocalContext, deck: Deck, tensors: Tensors, each: int) -> Iterator[tuple[Batch, Output]]:
+def outputs_by_row(context: LocalContext, deck: Deck, tensors: Tensors, each: int) -> Iterator[tuple[Batch, Output]]:
     """The outputs of one model [1, *] for the rows of a deck, in batches of at most `each` samples of a row. As many
     rows are computed together as keep an accelerator busy. If BatchNorm uses batch statistics, each batch has its
     own."""
     set_modes(context.net, frozenset())
-    apart = stand_alone(context.net)
+    apart = samples_independent(context.net)
     many = _rows_at_once(context, deck, each) if apart or context.net.body.native else 1
     for first in range(0, len(deck.sizes), many):
         rows = deck.rows(first, first + many)
@@ -81,7 +81,7 @@ def _in_few_widths(net: Network, tensors: Tensors, batch: Batch, full: int) -> O
     x, samples = batch.inputs, batch.labels.shape[1]
     more = wider(samples, full) - samples if samples < full else 0
     alone = len(x) == 1 and batch.real is None
-    if not more or net.body.native or not x.is_cuda or not alone or not pads(net, x):
+    if not more or net.body.native or not x.is_cuda or not alone or not allows_padding(net, x):
         return _in_parts(net, tensors, x, batch.real)
     said = _in_parts(net, tensors, torch.cat([x, x.new_zeros(1, more, *x.shape[2:])], dim=1), None)
     return Output(*(None if field is None else field[:, :samples] for field in said))  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def _in_parts(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None) ->
     try:
         return apply(net, tensors, x, real)
     except torch.OutOfMemoryError:
-        if x.shape[1] < _FEWEST or not stand_alone(net):
+        if x.shape[1] < _FEWEST or not samples_independent(net):
             raise
     cut = x.shape[1] // 2
     halves = [
@@ -104,7 +104,7 @@ def _in_parts(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None) ->
     return Output(*fields)  # type: ignore[arg-type]
 
 
-def in_turn(context: LocalContext, deck: Deck, batch_size: int, order: Shuffle | None) -> Iterator[Batch]:
+def all_batches(context: LocalContext, deck: Deck, batch_size: int, order: Shuffle | None) -> Iterator[Batch]:
     """Batches of all samples of a deck, once, without augmentation. `order` shuffles them: with samples in class order,
     the batch statistics of BatchNorm would be skewed (spec 9.3)."""
     if order is None:
@@ -112,7 +112,7 @@ def in_turn(context: LocalContext, deck: Deck, batch_size: int, order: Shuffle |
     return deck.shuffled(batch_size, context.lens, order, 0, None)
 
 
-def members(batch: Batch, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def one_hot_labels(batch: Batch, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """The samples' labels as one-hot rows [G, B, C]; rows of padding are zero."""
     member = F.one_hot(batch.labels, classes).to(dtype)
     return member if batch.real is None else member * batch.real.unsqueeze(-1)
@@ -126,9 +126,9 @@ def class_sums(
     clients, device = len(deck.clients), deck.index.device
     total = torch.zeros(clients, context.classes, context.net.body.features, device=device)
     count = torch.zeros(clients, context.classes, device=device)
-    many = width(context, deck, batch_size)
-    for batch, said in look(context, in_turn(context, deck, many, order), tensors, many):
-        member = members(batch, context.classes, said.features.dtype)
+    many = samples_per_pass(context, deck, batch_size)
+    for batch, said in look(context, all_batches(context, deck, many, order), tensors, many):
+        member = one_hot_labels(batch, context.classes, said.features.dtype)
         total += member.transpose(1, 2) @ said.features
         count += member.sum(dim=1)
     return total, count

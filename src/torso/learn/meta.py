@@ -29,7 +29,7 @@ GAMMA = "gamma"
 _NET = ("first.weight", "first.bias", "second.weight", "second.bias")
 
 
-def weigh(net: Tensors, losses: Tensor) -> Tensor:
+def sample_weights(net: Tensors, losses: Tensor) -> Tensor:
     """Weights [G, B] in (0, 1) for samples with these losses [G, B], by the nets of G clients: 1 → H, ReLU → 1."""
     hidden = F.relu(losses.detach().unsqueeze(-1) * net["first.weight"].unsqueeze(1) + net["first.bias"].unsqueeze(1))
     return torch.sigmoid((hidden * net["second.weight"].unsqueeze(1)).sum(dim=-1) + net["second.bias"])
@@ -76,7 +76,7 @@ class MetaWeighted(Step):
             leaves = leaves_of(learner.tensors, learner.names)
             said = apply(learner.net, {**learner.tensors, **leaves}, batch.inputs, batch.real, batch.keys)
             losses = self._losses(said, batch, learner, learner.notes)
-            every = with_further_heads(weigh(learner.notes, losses) * losses, said, batch)
+            every = with_further_heads(sample_weights(learner.notes, losses) * losses, said, batch)
             mean, total = means(every, batch)
             grads = gradients_at(leaves, mean.sum())
             learner.count(total, batch)
@@ -103,12 +103,12 @@ class MetaWeighted(Step):
         else:
             gamma = _gamma(learner, notes)
             losses = balanced_softmax(said.logits, meta.labels, learner.counts, gamma, absent_as_one=True)
-            losses = weigh(notes, losses) * losses
+            losses = sample_weights(notes, losses) * losses
         return means(losses, meta)[0]
 
     def _weighted(self, said: Output, batch: Batch, learner: Learner, notes: Tensors) -> Tensor:
         losses = self._losses(said, batch, learner, notes)
-        return means(weigh(notes, losses) * losses, batch)[0]
+        return means(sample_weights(notes, losses) * losses, batch)[0]
 
     def _losses(self, said: Output, batch: Batch, learner: Learner, notes: Tensors) -> Tensor:
         losses = balanced_softmax(said.logits, batch.labels, learner.counts, _gamma(learner, notes))

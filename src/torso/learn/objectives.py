@@ -41,7 +41,7 @@ class Objective(ABC):
     def check(self, net: Network) -> None:  # noqa: B027 — most losses take any network
         """Refuse a network without the outputs that the loss needs."""
 
-    def for_itself(self) -> Objective:
+    def for_fine_tuning(self) -> Objective:
         """The loss for fine-tuning a client's own model. Losses that balance classes, or that pull towards a model of
         others, only serve the shared model: they are replaced by cross-entropy (spec 6.6)."""
         return self
@@ -52,9 +52,9 @@ class Objective(ABC):
         `start`, at the start of the visit, and `previous`, at the end of the client's previous visit."""
         return ()
 
-    def untaught(self) -> Objective:
+    def without_teachers(self) -> Objective:
         """The loss to use if there is no teacher to compare with."""
-        return self.for_itself() if self.teachers else self
+        return self.for_fine_tuning() if self.teachers else self
 
 
 objectives: Registry[type[Objective]] = Registry("method.objective")
@@ -112,7 +112,7 @@ class FeatureNorm(Objective):
 class _Balanced(Objective):
     """The base class of losses that balance classes for the shared model; fine-tuning uses cross-entropy instead."""
 
-    def for_itself(self) -> Objective:
+    def for_fine_tuning(self) -> Objective:
         return CrossEntropy()
 
 

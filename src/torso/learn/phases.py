@@ -44,7 +44,7 @@ class LocalPhase:
     rates: Mapping[str, Rate]  # learnable tensors only; a rate is never 0 (spec 1.3: frozen means excluded)
     moving: frozenset[str]  # these tensors and the running statistics of their layers; none that the user froze
 
-    def differs_in_rates(self, other: LocalPhase) -> bool:
+    def differs_only_in_rates(self, other: LocalPhase) -> bool:
         """Whether the two phases are equal but for the values of their rates."""
         same_epochs = self.epochs == other.epochs
         return same_epochs and self.rates.keys() == other.rates.keys() and self.moving == other.moving
@@ -54,7 +54,7 @@ class LocalPhase:
         return replace(self, rates={n: r[places] if isinstance(r, Tensor) else r for n, r in self.rates.items()})
 
 
-def beside(local_phases: Sequence[LocalPhase], clients: Sequence[int], device: torch.device) -> LocalPhase:
+def stacked_phase(local_phases: Sequence[LocalPhase], clients: Sequence[int], device: torch.device) -> LocalPhase:
     """One phase for a stack of clients of several runs, whose phases differ only in rates. `clients`: the number of
     clients of each run. A rate that differs becomes a tensor [G]."""
     made: dict[tuple[Rate, ...], Rate] = {}  # tensors with the same rates share one tensor
@@ -85,17 +85,17 @@ def local_phases(
     return tuple(plans)
 
 
-def own_head_learns(plan: Sequence[LocalPhase], net: Network) -> tuple[LocalPhase, ...]:
+def with_trained_head(plan: Sequence[LocalPhase], net: Network) -> tuple[LocalPhase, ...]:
     """The plan for a network that generates the client's personal head: the head itself trains, at the learning rate of
     the network that generates it, and this network's weights do not change (spec 9.7). The client's tensors must have
     `net.made_head`. Other networks: the same plan."""
     generator = frozenset(part_names(net, "personal"))
 
     def with_head(phase: LocalPhase) -> LocalPhase:
-        rates = {net.made_head if n in generator else n: rate for n, rate in phase.rates.items()}
+        rates = {net.generated_head if n in generator else n: rate for n, rate in phase.rates.items()}
         return replace(phase, rates=rates, moving=phase.moving - generator | rates.keys())
 
-    return tuple(map(with_head, plan)) if net.made_head else tuple(plan)
+    return tuple(map(with_head, plan)) if net.generated_head else tuple(plan)
 
 
 def moved_by(plan: Sequence[LocalPhase]) -> frozenset[str]:

@@ -3,8 +3,8 @@
 A recording reads fixed memory, so that it can be replayed for other clients, rounds and batches of the same shape.
 Parameters are in this memory from the start of a visit (`home`); everything else is copied into it. A short or ragged
 batch is padded to the recorded width and masked, so that two recordings are enough for an epoch in which all clients
-have samples. When clients run out of samples, recordings of fewer clients (`rung`) are used, on the first rows of the
-same memory.
+have samples. When clients run out of samples, recordings of fewer clients (`clients_to_record`) are used, on the first
+rows of the same memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torso.nets import Network, Tensors, learnable
 T = TypeVar("T")
 
 
-class Play(NamedTuple):
+class Recordable(NamedTuple):
     """Operations to record."""
 
     run: Callable[[], None]  # the operations, on fixed memory
@@ -62,7 +62,7 @@ class _Recording:
 
 @dataclass(frozen=True)
 class _Tape:
-    """A recorded `Play`."""
+    """A recorded `Recordable`."""
 
     graph: torch.cuda.CUDAGraph
     run: Callable[[], None]  # kept because it holds the memory that the graph reads
@@ -142,7 +142,7 @@ class Recorder:
             (what, like.shape, like.dtype), lambda: torch.empty_like(like, memory_format=torch.contiguous_format)
         )
 
-    def play(self, key: object, make: Callable[[], Play]) -> None:
+    def play(self, key: object, make: Callable[[], Recordable]) -> None:
         """Replay the operations under a key; the first call records them."""
         if key not in self._plays:
             self._plays[key] = self._taped(make())
@@ -151,7 +151,7 @@ class Recorder:
         self._plays.move_to_end(key)
         self._plays[key]()
 
-    def _taped(self, play: Play) -> Callable[[], None]:
+    def _taped(self, play: Recordable) -> Callable[[], None]:
         """Record operations; returns the function that replays them."""
         self._on_the_side(play.warm_up)
         graph, run = torch.cuda.CUDAGraph(), play.run
@@ -183,7 +183,7 @@ class Recorder:
     ) -> tuple[Tensors, Tensor]:
         """Gradients by the recording for batches of this width, which is made if there is none."""
         clients = len(batch.labels)
-        rows = clients if batch.lead is None else rung(batch.lead, clients)
+        rows = clients if batch.lead is None else clients_to_record(batch.lead, clients)
         batch = batch.first(rows)
         masked = batch.real is not None or batch.labels.shape[1] < width
         at_home = frozenset(n for n, t in tensors.items() if self._is_home(n, t))
@@ -265,7 +265,7 @@ class Recorder:
             return step()
 
 
-def rung(lead: int, clients: int) -> int:
+def clients_to_record(lead: int, clients: int) -> int:
     """The number of clients of the recording that is used if `lead` of `clients` have samples: all, three quarters, a
     half and so on. So few recordings are enough for any `lead`, and at most a third of the work is wasted."""
     half = clients

@@ -27,7 +27,7 @@ from torso.learn.objectives import Objective
 from torso.learn.recorded import Recorder, _new_pool, _Recording
 from torso.nets import Network, Tensors
 from torso.nets.compiled import Compile, Compiling
-from torso.nets.compute import draws, pads
+from torso.nets.compute import allows_padding, draws
 from torso.nets.draws import Seeded
 from torso.nets.layout import ChannelsLast
 
@@ -115,10 +115,10 @@ class ForeignRecorder(Recorder):
         if draws(net, batch.inputs) and not (net.body.draws_there and batch.keys):
             return 0
         if len(batch.labels) > 1:  # if clients are computed one by one, recording them together gains nothing
-            return full if pads(net, batch.inputs) and (net.body.in_line or net.body.vmaps) else 0
+            return full if allows_padding(net, batch.inputs) and (net.body.one_pass or net.body.vmaps) else 0
         if width == full:
             return full if batch.real is None else 0
-        if pads(net, batch.inputs):
+        if allows_padding(net, batch.inputs):
             return wider(width, full)
         met = self._narrow.setdefault((id(net), self._modes(net), full), Counter())
         met[width] += met[width] < 2 and (not met[width] or sum(n > 1 for n in met.values()) < _NARROW)

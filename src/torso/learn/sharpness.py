@@ -10,7 +10,7 @@ import torch
 
 from torso.data.batches import Batch
 from torso.kinds import NotNegative
-from torso.learn.stacked import lengths, padded, scaled
+from torso.learn.stacked import client_norms, padded, scaled
 from torso.learn.steps import Learner, Step, steps
 from torso.nets import Tensors
 
@@ -40,6 +40,6 @@ class SharpnessAware(Step):
 
     def climbed(self, learner: Learner, grads: Tensors) -> Tensors:
         """w + ρ·g/‖g‖ for the tensors that train [G, *]; w for clients without a gradient."""
-        reach = self.rho / lengths(grads).clamp(min=torch.finfo(torch.float32).tiny)
+        reach = self.rho / client_norms(grads).clamp(min=torch.finfo(torch.float32).tiny)
         steps = {name: padded(scaled(grad, reach), len(learner.loss)) for name, grad in grads.items()}
         return {name: learner.tensors[name] + step for name, step in steps.items()}

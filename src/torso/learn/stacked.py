@@ -59,7 +59,7 @@ def copies_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n: copy.expand_as(t) if is_one_for_all(t) else copy for (n, t), copy in pairs}
 
 
-def each_alone(clients: Sequence[int], tensors: Mapping[str, Tensor]) -> Iterator[tuple[int, dict[str, Tensor]]]:
+def one_by_one(clients: Sequence[int], tensors: Mapping[str, Tensor]) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """Each of G clients with a copy of its row of stacked tensors, as a stack of one [1, *]."""
     for place, client in enumerate(clients):
         yield client, copies_of(rows_of(tensors, slice(place, place + 1)))
@@ -68,7 +68,7 @@ def each_alone(clients: Sequence[int], tensors: Mapping[str, Tensor]) -> Iterato
 _SMALL = 1 << 17  # tensors with at most this many numbers per client are joined
 
 
-def joined(tensors: Mapping[str, Tensor]) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+def flattened(tensors: Mapping[str, Tensor]) -> Iterator[tuple[tuple[str, ...], Tensor]]:
     """Stacked tensors [G, *] of one dtype as flat ones [G, n], each with the names of its tensors: all small tensors
     side by side in one, large ones each alone. On a device a launch costs more than the numbers of a small tensor."""
     small = [name for name, tensor in tensors.items() if tensor[0].numel() <= _SMALL]
@@ -79,12 +79,12 @@ def joined(tensors: Mapping[str, Tensor]) -> Iterator[tuple[tuple[str, ...], Ten
             yield (name,), tensor.reshape(len(tensor), -1)
 
 
-def spared(stacked: Tensor, rows: Tensor | None) -> Tensor:
+def masked_rows(stacked: Tensor, rows: Tensor | None) -> Tensor:
     """A stacked tensor [G, *] with zeros for the clients that `rows` [G] is false for; None: it is true for all."""
     return stacked if rows is None else torch.where(per_client(rows, stacked), stacked, 0)
 
 
-def lengths(stacked: Mapping[str, Tensor]) -> Tensor:
+def client_norms(stacked: Mapping[str, Tensor]) -> Tensor:
     """The norm of each client's tensors [G], all tensors together as one vector.
 
     torch splits a sum with a single result over its threads, so that its rounding depends on their number. To avoid
@@ -96,9 +96,9 @@ def lengths(stacked: Mapping[str, Tensor]) -> Tensor:
     return torch.as_tensor(total).sqrt()
 
 
-def rows_apart(stacked: Tensor) -> list[Tensor]:
+def row_copies(stacked: Tensor) -> list[Tensor]:
     """Copies of the rows of a stacked tensor [G, *], so that the memory of each can be freed by itself."""
-    if free_to_read(stacked) and stacked.is_contiguous():
+    if is_on_host(stacked) and stacked.is_contiguous():
         copied: list[Tensor] = torch.ops.aten.unbind_copy.int(stacked)  # a kernel for each row: cheap on CPU
         return copied
     rows = stacked.unbind(0)
@@ -119,25 +119,25 @@ def scaled(tensor: Tensor, rate: Rate) -> Tensor:
 def all_finite(tensors: Iterable[Tensor]) -> Tensor:
     """Whether no number is infinite or NaN, as a tensor [] on the device: the call does not wait for the device."""
     floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-    if not floats or all(free_to_read(t) and math.isfinite(float(t.sum())) for t in floats):
+    if not floats or all(is_on_host(t) and math.isfinite(float(t.sum())) for t in floats):
         return torch.tensor(True)  # a finite sum has finite parts, and on CPU it costs a tenth of the norm
     return (torch.stack(torch._foreach_norm(floats, ord=torch.inf)) < torch.inf).all()  # NaN is not less
 
 
-def free_to_read(tensor: Tensor) -> bool:
+def is_on_host(tensor: Tensor) -> bool:
     """Whether the host can read the tensor's numbers without waiting for a device."""
     return tensor.device.type == "cpu"
 
 
 @dataclass(frozen=True)
-class Reading:
+class HostCopy:
     """An asynchronous copy of numbers [n] from the device to the host."""
 
     host: Tensor
     there: torch.cuda.Event | None  # recorded after the copy; None: the numbers are on the host already
 
     @classmethod
-    def of(cls, numbers: Tensor) -> Reading:
+    def of(cls, numbers: Tensor) -> HostCopy:
         """Start the copy."""
         if numbers.device.type != "cuda":
             return cls(numbers, None)
@@ -159,8 +159,8 @@ def finite_rows(tensors: Iterable[Tensor], like: Tensor) -> Tensor:
     """Whether each client's numbers in stacked tensors [G, *] are finite: a tensor [G] on the device of `like` [G,
     *]."""
     floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-    if not floats or (free_to_read(like) and bool(all_finite(floats))):
+    if not floats or (is_on_host(like) and bool(all_finite(floats))):
         return torch.ones(len(like), dtype=torch.bool, device=like.device)
-    flat = (rows for _, rows in joined({str(place): t for place, t in enumerate(floats)}))
+    flat = (rows for _, rows in flattened({str(place): t for place, t in enumerate(floats)}))
     largest = [torch.linalg.vector_norm(rows, torch.inf, 1) for rows in flat]
     return (torch.stack(largest) < torch.inf).all(dim=0)

@@ -19,13 +19,13 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.errors import RequestError
 from torso.kinds import Count, NotNegative, Positive
-from torso.learn.drift import Drift, Local, NoDrift, drifts
+from torso.learn.drift import Drift, DriftState, NoDrift, drifts
 from torso.learn.gradients import Gradients, check_gradients, leading_gradients
 from torso.learn.objectives import CrossEntropy, Objective, Stacks
 from torso.learn.sgd import Sgd
 from torso.learn.stacked import Rate, padded, rows_of, scaled
-from torso.learn.taught import TOLD, Taught, answers, hears, models_of, teacher
-from torso.learn.widths import joined, of_run, runs_of
+from torso.learn.taught import TOLD_PREFIX, TeacherObjective, answers, hears, teacher_tensors, teachers_of
+from torso.learn.widths import equal_widths, joined_gradients, narrowed
 from torso.nets import Network, Tensors, set_modes
 from torso.registry import Registry, is_foreign
 
@@ -44,7 +44,7 @@ class Learner:
     names: tuple[str, ...]  # the tensors whose gradients are computed
     rates: Mapping[str, Rate]  # learning rates of the tensors that move
     sgd: Sgd
-    anchor: Local | None  # what drift corrections compare with; None: there is no correction
+    anchor: DriftState | None  # what drift corrections compare with; None: there is no correction
     start: Tensors = field(default_factory=dict)  # [G, *]: the tensors at the start of the visit
     moving: frozenset[str] = frozenset()  # tensors that may change in this phase, running statistics included
     own_model: Tensors = field(default_factory=dict)  # [G, *]: parameters of a second model, if the step trains one
@@ -54,7 +54,9 @@ class Learner:
     exact: bool = False  # whether a client in a stack gets the same bits as alone, also next to clients of other sizes
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: sum of the losses of all counted samples
     met: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: counted samples of batches with padding
-    all_met: int = 0  # counted samples per client of batches without padding; kept on the host, which needs no kernel
+    met_on_host: int = (
+        0  # counted samples per client of batches without padding; kept on the host, which needs no kernel
+    )
 
     def gradients(self, tensors: Tensors, batch: Batch) -> Tensors:
         """Gradients [G, *] of the method's loss at the given tensors [G, *]. Counts the samples and their losses."""
@@ -68,12 +70,12 @@ class Learner:
 
     def at(self, tensors: Tensors, batch: Batch) -> tuple[Tensors, Tensor]:
         """As `leading`, with the summed losses [G]. Does not count the samples."""
-        if self.exact and (runs := runs_of(batch)):
+        if self.exact and (runs := equal_widths(batch)):
             parts = []
             for rows, samples in runs:
-                unpadded = of_run(batch, rows, samples)
+                unpadded = narrowed(batch, rows, samples)
                 parts.append(self._of(rows).at(rows_of(tensors, rows), unpadded))
-            return joined(parts)
+            return joined_gradients(parts)
         objective = self.settings.objective
         if objective.teachers:
             batch = replace(batch, taught=self._taught(batch))
@@ -90,24 +92,24 @@ class Learner:
         objective = self.settings.objective
         some = batch if batch.lead is None else batch.first(batch.lead)
         models: dict[str, Tensors] = {}
-        for name in models_of(objective):
-            tensors = teacher(name, self.start, self.notes)
+        for name in teachers_of(objective):
+            tensors = teacher_tensors(name, self.start, self.notes)
             models[name] = {n: t[: batch.lead] for n, t in tensors.items() if n in self.tensors}
         said: Tensors = {}
         if models:
             said = answers(self.net, objective, models, some.inputs, some.real)
             set_modes(self.net, self.moving)
         if heard := hears(objective):
-            assert isinstance(objective, Taught)
-            told = {f"{TOLD}{name}": self.notes[f"{TOLD}{name}"][: batch.lead] for name in heard}
-            said |= objective.of_told(told, some.labels)
+            assert isinstance(objective, TeacherObjective)
+            told = {f"{TOLD_PREFIX}{name}": self.notes[f"{TOLD_PREFIX}{name}"][: batch.lead] for name in heard}
+            said |= objective.of_statistics(told, some.labels)
         return {what: padded(each, len(batch.labels)) for what, each in said.items()}
 
     def count(self, total: Tensor, batch: Batch) -> None:
         """Count the samples of a batch, with their summed losses `total` [G], for the mean loss of the visit."""
         self.loss = self.loss + padded(total, len(self.loss))
         if batch.real is None:
-            self.all_met += batch.labels.shape[1]
+            self.met_on_host += batch.labels.shape[1]
         else:
             self.met = self.met + batch.real.sum(dim=1)
 
@@ -116,14 +118,14 @@ class Learner:
         correction sees only parameters that travel and learn. `rates`: other learning rates than those of the phase."""
         if batch.lead is not None:
             grads = {n: g[: batch.lead] for n, g in grads.items()}
-        if self.settings.own_step:
+        if self.settings.has_foreign_step:
             check_gradients(steps, self.settings.step, grads, {n: self.tensors[n][: batch.lead] for n in self.names})
         if self.anchor is not None:
             held = {n: g for n, g in grads.items() if n in self.anchor.start}
             at = replace(self.anchor, params={n: self.tensors[n] for n in held})
             at = at if batch.lead is None else at.of_places(slice(batch.lead), self.tensors)
             changed = self.settings.drift.gradient(held, at)
-            if self.settings.own_drift:
+            if self.settings.has_foreign_drift:
                 check_gradients(drifts, self.settings.drift, changed, held)
             grads = {**grads, **changed}
         self.sgd.step(self.tensors, grads, self.rates if rates is None else rates, batch.active, batch.lead)
@@ -194,12 +196,12 @@ class LocalSettings:
     shared_momentum: bool = False  # one optimiser for all phases of a visit, as in FedBABU's FedRep code (spec 4.4)
 
     @cached_property
-    def own_step(self) -> bool:
+    def has_foreign_step(self) -> bool:
         """Whether the step is the user's (from a plugin, not from Torso), so that its gradients are checked."""
         return is_foreign(self.step)
 
     @cached_property
-    def own_drift(self) -> bool:
+    def has_foreign_drift(self) -> bool:
         """Whether the drift correction is the user's, so that its gradients are checked."""
         return is_foreign(self.drift)
 

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from torso.data.augment import Lens
 from torso.data.batches import Batch
-from torso.data.deals import Deal, Form, filled_by
+from torso.data.deals import Deal, DealShape, samples_per_step
 from torso.fast import is_fast
-from torso.learn.drift import Local, NoDrift
+from torso.learn.drift import DriftState, NoDrift
 from torso.learn.late import step as one_step
-from torso.learn.recorded import Play, Recorder, rung
+from torso.learn.recorded import Recordable, Recorder, clients_to_record
 from torso.learn.sgd import Sgd
 from torso.learn.stacked import is_one_for_all
 from torso.learn.steps import Learner, Plain
@@ -42,7 +42,7 @@ def can_stride(learner: Learner, task: LocalTask) -> bool:
         recorder is not None
         and recorder.strides
         and type(settings.step) is Plain
-        and not (settings.own_step or settings.own_drift or settings.objective.teachers)
+        and not (settings.has_foreign_step or settings.has_foreign_drift or settings.objective.teachers)
         and net.body.native
         and net.body.keyed_by in (False, "device")
         and type(lens).widths is Lens.widths
@@ -62,11 +62,11 @@ def epoch(learner: Learner, task: LocalTask, number: int) -> None:
     if not max(used):
         return
     width = min(task.settings.batch_size, max(deck.sizes))
-    form = Form.of(deck, width, context.change.random, bool(context.net.body.keyed_by))
-    filled = filled_by(used, form)
+    form = DealShape.of(deck, width, context.change.random, bool(context.net.body.keyed_by))
+    filled = samples_per_step(used, form)
     deal: Deal = recorder.made(("deal", form), lambda: Deal.room(form, deck.index.device))
     deal.fill(deck, form, task.shuffle, number, filled)
-    recorder.play(("deal", form), lambda: Play(lambda: deal.deal(form), lambda: deal.deal(form)))
+    recorder.play(("deal", form), lambda: Recordable(lambda: deal.deal(form), lambda: deal.deal(form)))
     replays = _EpochReplay(learner, task, recorder, deal)
     replays.begin()
     for start, steps, rows, masked in blocks(filled):
@@ -83,7 +83,7 @@ def blocks(filled: NDArray[np.int64]) -> Iterator[tuple[int, int, int, bool]]:
     kinds = []
     for step, lead in enumerate(leads):
         if lead:
-            rows = rung(lead, clients)
+            rows = clients_to_record(lead, clients)
             kinds.append((rows, bool((filled[:rows, step] < width).any())))
     if kinds and len(set(kinds)) == 1 and len(kinds) <= _MOST:  # equal clients: the epoch is one recording
         yield 0, len(kinds), *kinds[0]
@@ -143,7 +143,7 @@ class _EpochReplay:
                 homes[name].copy_(sgd.velocity[name])
         sgd.velocity |= homes
 
-    def _anchored(self) -> Local | None:
+    def _anchored(self) -> DriftState | None:
         """The anchor of drift corrections in fixed memory; None if the correction does not use it."""
         anchor = self.learner.anchor
         if anchor is None or type(self.learner.settings.drift) is NoDrift:
@@ -158,7 +158,7 @@ class _EpochReplay:
 
         parts = (held(kind, getattr(anchor, kind)) for kind in ("start", "own", "shared"))
         start, own, shared = parts
-        return Local(start, {}, own, shared, anchor.participants)
+        return DriftState(start, {}, own, shared, anchor.participants)
 
     def _key(self) -> tuple[object, ...]:
         """Everything that a recording depends on, except the numbers of clients and steps."""
@@ -174,7 +174,7 @@ class _EpochReplay:
             sgd.momentum,
             sgd.weight_decay,
             self.counts.shape,
-            self.deal.picks.shape[2:],
+            self.deal.sample_picks.shape[2:],
         )
         return (
             network,
@@ -190,17 +190,17 @@ class _EpochReplay:
 
     def go(self, start: int, steps: int, rows: int, masked: bool) -> None:
         """Do some steps of the first `rows` clients, by a recording that is made if there is none."""
-        picks, facts = (
-            self.deal.picks[start : start + steps, :, :rows],
-            self.deal.facts[start : start + steps, :, :rows],
+        sample_picks, step_facts = (
+            self.deal.sample_picks[start : start + steps, :, :rows],
+            self.deal.step_facts[start : start + steps, :, :rows],
         )
-        window = self.recorder.place("picks", picks), self.recorder.place("facts", facts)
-        window[0].copy_(picks)
-        window[1].copy_(facts)
+        window = self.recorder.place("picks", sample_picks), self.recorder.place("facts", step_facts)
+        window[0].copy_(sample_picks)
+        window[1].copy_(step_facts)
         key = self.key, steps, rows, masked
         self.recorder.play(key, lambda: self._play(window, steps, rows, masked))
 
-    def _play(self, window: tuple[Tensor, Tensor], steps: int, rows: int, masked: bool) -> Play:
+    def _play(self, window: tuple[Tensor, Tensor], steps: int, rows: int, masked: bool) -> Recordable:
         learner, batch = self._first(rows), self._batches(window, masked)
         loss, met = self.met[:, :rows]
 
@@ -220,7 +220,7 @@ class _EpochReplay:
             for _ in range(2):
                 one_step(dry, batch(0), casts)
 
-        return Play(walk, try_it)
+        return Recordable(walk, try_it)
 
     def _first(self, rows: int) -> Learner:
         """A learner for the first clients, with its tensors in fixed memory."""
@@ -243,14 +243,17 @@ class _EpochReplay:
 
     def _batches(self, window: tuple[Tensor, Tensor], masked: bool) -> Callable[[int], Batch]:
         """The function that makes the batch of a step from its numbers on the device."""
-        picks, facts = window
+        sample_picks, step_facts = window
         context, deck = self.task.context, self.task.deck
         samples, labels, lens, change = deck.samples, deck.labels, context.training_lens, context.change
-        keyed, places = bool(context.net.body.keyed_by), torch.arange(picks.shape[-1], device=picks.device)
+        keyed, places = (
+            bool(context.net.body.keyed_by),
+            torch.arange(sample_picks.shape[-1], device=sample_picks.device),
+        )
 
         def batch(step: int) -> Batch:
-            index, bits = picks[step]
-            filled, keys = facts[step]
+            index, bits = sample_picks[step]
+            filled, keys = step_facts[step]
             real = (places < filled.unsqueeze(-1)).float() if masked else None
             inputs = lens.look(samples, index, change, bits if change.random else None)
             active = filled > 0 if masked else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torso.learn.attacks import Attack, Upload
+from torso.learn.attacks import Attack, HonestUpload
 from torso.nets import Tensors
 
 
@@ -34,7 +34,7 @@ class Tamper:
             return learned
         change = {name: learned[name][places] - received[name][places] for name in self.parameters}
         attackers = tuple(clients[place] for place in places)
-        false = self.attack.upload(Upload(change, attackers, self.participants, self.seed, self.round))
+        false = self.attack.upload(HonestUpload(change, attackers, self.participants, self.seed, self.round))
         sent = dict(learned)
         for name, false_change in false.items():
             sent[name] = put(learned[name], places, received[name][places] + false_change)
@@ -58,7 +58,7 @@ class Tamper:
         for name, kind in numbers.items():
             base = received[name][places] if name in received else torch.zeros_like(said[name][places])
             honest = {name: said[name][places] - base}
-            upload = Upload(honest, attackers, self.participants, self.seed, self.round, f"noise of {name}")
+            upload = HonestUpload(honest, attackers, self.participants, self.seed, self.round, f"noise of {name}")
             false = self.attack.upload(upload)
             if name in false:
                 sent[name] = put(said[name], places, plausible(base + false[name], kind))

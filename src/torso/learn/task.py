@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torso.data.augment import Augmentation, FeatureLens, Lens
 from torso.data.batches import Batch, Deck, Shuffle
-from torso.learn.drift import Local
+from torso.learn.drift import DriftState
 from torso.learn.phases import LocalPhase
 from torso.learn.recorded import Recorder
 from torso.learn.stacked import copies_of, rows_at
@@ -29,7 +29,7 @@ from torso.registry import is_foreign
 class JointLearner(Protocol):
     """Trains the clients of several runs in one stack (`lockstep.py`)."""
 
-    def learn(self, task: LocalTask, tensors: Tensors, anchor: Local | None, notes: Tensors) -> LocalResult: ...
+    def learn(self, task: LocalTask, tensors: Tensors, anchor: DriftState | None, notes: Tensors) -> LocalResult: ...
 
 
 @dataclass(frozen=True)

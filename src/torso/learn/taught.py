@@ -19,11 +19,11 @@ from torso.kinds import NotNegative, Positive
 from torso.learn.objectives import CrossEntropy, Objective, Stacks, cross_entropy, objectives
 from torso.nets import Network, Output, Tensors, apply, set_modes
 
-PREVIOUS = "previous."  # prefix of the previous model's tensors in a client's notes
-TOLD = "told."  # prefix of the statistics that the server has sent (server/statistics.py) in a client's notes
+PREVIOUS_PREFIX = "previous."  # prefix of the previous model's tensors in a client's notes
+TOLD_PREFIX = "told."  # prefix of the statistics that the server has sent (server/statistics.py) in a client's notes
 
 
-class Taught(Objective):
+class TeacherObjective(Objective):
     """The base class of losses that add a term of comparison to the cross-entropy.
 
     `teachers` names what the term needs: an output of a teacher, such as `start.logits` or `previous.features`, or
@@ -32,7 +32,7 @@ class Taught(Objective):
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         return cross_entropy(logits, labels)
 
-    def of_told(self, told: Tensors, labels: Tensor) -> Tensors:
+    def of_statistics(self, told: Tensors, labels: Tensor) -> Tensors:
         """The server's statistics [G, *] for each sample of a batch [G, B, …]. By default they are tensors by class
         [G, C, …], of which a sample gets the row of its label."""
         return {name: at_class(tensor, labels) for name, tensor in told.items()}
@@ -46,19 +46,19 @@ class Taught(Objective):
         padding."""
         return None
 
-    def for_itself(self) -> Objective:
+    def for_fine_tuning(self) -> Objective:
         return CrossEntropy()
 
 
-def models_of(objective: Objective) -> tuple[str, ...]:
+def teachers_of(objective: Objective) -> tuple[str, ...]:
     """The teachers whose outputs the objective needs."""
-    models = (what.partition(".")[0] for what in objective.teachers if not what.startswith(TOLD))
+    models = (what.partition(".")[0] for what in objective.teachers if not what.startswith(TOLD_PREFIX))
     return tuple(dict.fromkeys(models))
 
 
 def hears(objective: Objective) -> tuple[str, ...]:
     """The names of the server's statistics that the objective needs."""
-    return tuple(what.removeprefix(TOLD) for what in objective.teachers if what.startswith(TOLD))
+    return tuple(what.removeprefix(TOLD_PREFIX) for what in objective.teachers if what.startswith(TOLD_PREFIX))
 
 
 def at_class(values: Tensor, labels: Tensor) -> Tensor:
@@ -69,12 +69,12 @@ def at_class(values: Tensor, labels: Tensor) -> Tensor:
 
 def remembers(objective: Objective) -> bool:
     """Whether a client keeps the model that its visit leaves, for the next one."""
-    return "previous" in models_of(objective)
+    return "previous" in teachers_of(objective)
 
 
-def teacher(name: str, start: Tensors, notes: Tensors) -> Tensors:
+def teacher_tensors(name: str, start: Tensors, notes: Tensors) -> Tensors:
     """A teacher's tensors [G, *]. A client without a previous visit uses the model at the start of this one."""
-    return start if name == "start" else {n: notes.get(f"{PREVIOUS}{n}", t) for n, t in start.items()}
+    return start if name == "start" else {n: notes.get(f"{PREVIOUS_PREFIX}{n}", t) for n, t in start.items()}
 
 
 @torch.no_grad()
@@ -85,14 +85,14 @@ def answers(
 
     The network is left in evaluation mode."""
     set_modes(net, frozenset())
-    said = {name: apply(net, models[name], inputs, real) for name in models_of(objective)}
-    found = (what.split(".") for what in objective.teachers if not what.startswith(TOLD))
+    said = {name: apply(net, models[name], inputs, real) for name in teachers_of(objective)}
+    found = (what.split(".") for what in objective.teachers if not what.startswith(TOLD_PREFIX))
     return {f"{name}.{field}": getattr(said[name], field) for name, field in found}
 
 
 @objectives.register("not-true")
 @dataclass(frozen=True)
-class NotTrue(Taught):
+class NotTrue(TeacherObjective):
     """Cross-entropy + β·KL(q̃ᵍ ‖ q̃), with q̃ᵍ and q̃ the soft-max of the received model
     and of the client's model at temperature τ, over the classes that are not the label (FedNTD, spec 19.4).
 
@@ -123,7 +123,7 @@ def _not_true(logits: Tensor, labels: Tensor) -> Tensor:
 
 @objectives.register("contrast")
 @dataclass(frozen=True)
-class Contrast(Taught):
+class Contrast(TeacherObjective):
     """Cross-entropy − μ·log(e^(s_g/τ) / (e^(s_g/τ) + e^(s_p/τ))), where s_g and s_p are the cosines of the features
     with those of the received model and of the client's own previous one (MOON, spec 19.5)."""
 
@@ -142,7 +142,7 @@ class Contrast(Taught):
 
 @objectives.register("prototypes")
 @dataclass(frozen=True)
-class Prototypical(Taught):
+class Prototypical(TeacherObjective):
     """Cross-entropy + λ·(the mean over features of (f − m_y)²), with m_y the global class mean of the label's class.
     For a class without a global mean the term is 0 (FedProto, spec 19.12; FedPAC, spec 19.13).
 
@@ -153,17 +153,17 @@ class Prototypical(Taught):
 
     @property
     def teachers(self) -> tuple[str, ...]:
-        return (f"{TOLD}means", f"{TOLD}known") if self.lam else ()
+        return (f"{TOLD_PREFIX}means", f"{TOLD_PREFIX}known") if self.lam else ()
 
     def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
-        squares = (said.features - taught[f"{TOLD}means"]).square()
+        squares = (said.features - taught[f"{TOLD_PREFIX}means"]).square()
         far = squares.mean(dim=-1) if self.over == "mean" else squares.sum(dim=-1)
-        return self.lam * taught[f"{TOLD}known"] * far
+        return self.lam * taught[f"{TOLD_PREFIX}known"] * far
 
 
 @objectives.register("mean-regularised")
 @dataclass(frozen=True)
-class MeanRegularised(Taught):
+class MeanRegularised(TeacherObjective):
     """Cross-entropy + κ·½·(the mean over features of (f̄ − z̄)²), with f̄ the mean feature of the batch and z̄ the
     consensus of all clients. Before there is a consensus the term is 0 (FedDBE, spec 19.15)."""
 
@@ -171,9 +171,9 @@ class MeanRegularised(Taught):
 
     @property
     def teachers(self) -> tuple[str, ...]:
-        return (f"{TOLD}consensus", f"{TOLD}established") if self.kappa else ()
+        return (f"{TOLD_PREFIX}consensus", f"{TOLD_PREFIX}established") if self.kappa else ()
 
-    def of_told(self, told: Tensors, labels: Tensor) -> Tensors:
+    def of_statistics(self, told: Tensors, labels: Tensor) -> Tensors:
         return {name: t.unsqueeze(1).expand(*labels.shape, *t.shape[1:]) for name, t in told.items()}
 
     def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
@@ -182,5 +182,5 @@ class MeanRegularised(Taught):
     def of_batch(self, said: Output, real: Tensor | None, taught: Tensors) -> Tensor:
         here = torch.ones_like(said.features[..., 0]) if real is None else real
         mean = (said.features * here.unsqueeze(-1)).sum(dim=1) / here.sum(dim=1, keepdim=True).clamp(min=1)
-        far = (mean - taught[f"{TOLD}consensus"][:, 0]).square().mean(dim=-1)
-        return self.kappa / 2 * taught[f"{TOLD}established"][:, 0] * far
+        far = (mean - taught[f"{TOLD_PREFIX}consensus"][:, 0]).square().mean(dim=-1)
+        return self.kappa / 2 * taught[f"{TOLD_PREFIX}established"][:, 0] * far

@@ -16,12 +16,12 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.nets import Tensors
 
-Run = tuple[slice, int]
+EqualWidth = tuple[slice, int]
 """Clients that are neighbours in a stack and have the same number of samples in a batch: their rows, and this
 number."""
 
 
-def runs_of(batch: Batch) -> list[Run]:
+def equal_widths(batch: Batch) -> list[EqualWidth]:
     """The groups of clients with equally many samples, without clients that have none. Empty if no client is padded, or
     if the clients are not sorted by their number of samples."""
     if batch.real is None:
@@ -30,7 +30,7 @@ def runs_of(batch: Batch) -> list[Run]:
     in_front = bool((batch.real[:, 1:] <= batch.real[:, :-1]).all())
     if not in_front or widths != sorted(widths, reverse=True):
         return []
-    found, start = list[Run](), 0
+    found, start = list[EqualWidth](), 0
     for width, some in groupby(filter(None, widths)):
         stop = start + len(list(some))
         found.append((slice(start, stop), width))
@@ -38,13 +38,13 @@ def runs_of(batch: Batch) -> list[Run]:
     return found
 
 
-def of_run(batch: Batch, rows: slice, width: int) -> Batch:
+def narrowed(batch: Batch, rows: slice, width: int) -> Batch:
     """The part of a batch for clients that have `width` samples each."""
     keys = batch.keys[rows] if isinstance(batch.keys, Tensor) else batch.keys
     return Batch(batch.inputs[rows, :width], batch.labels[rows, :width], keys=keys, pad=batch.pad)
 
 
-def joined(parts: Sequence[tuple[Tensors, Tensor]]) -> tuple[Tensors, Tensor]:
+def joined_gradients(parts: Sequence[tuple[Tensors, Tensor]]) -> tuple[Tensors, Tensor]:
     """The gradients and losses of all groups, one below the other."""
     if len(parts) == 1:
         return parts[0]

@@ -15,7 +15,7 @@ from torso.data.batches import Batch, Deck, Shuffle
 from torso.data.sending import on_device
 from torso.engine import Workspace
 from torso.learn import looking
-from torso.learn.looking import look, side_by_side, width
+from torso.learn.looking import look, outputs_by_row, samples_per_pass
 from torso.learn.objectives import cross_entropy
 from torso.learn.task import LocalContext
 from torso.measure.base import Evaluation, measure
@@ -33,12 +33,12 @@ def largest(scores: Tensor, among: Tensor | None = None) -> Tensor:
     return allowed.argmax(dim=-1).masked_fill(~scores.isfinite().all(dim=-1), NO_CLASS)
 
 
-def own_answer(said: Output) -> Tensor:
+def own_prediction(said: Output) -> Tensor:
     """The class [G, B] that the client predicts: by its personal logits if the head is dual."""
     return largest(said.own)
 
 
-def generic_answer(said: Output) -> Tensor:
+def generic_prediction(said: Output) -> Tensor:
     """The class [G, B] that the generic head predicts."""
     return largest(said.logits)
 
@@ -49,12 +49,12 @@ def percent_correct(
     deck: Deck,
     tensors: Tensors,
     batch_size: int,
-    answer: Callable[[Output], Tensor] = own_answer,
+    answer: Callable[[Output], Tensor] = own_prediction,
 ) -> Tensor:
     """Accuracy [G] in percent on a deck. `answer` makes predicted classes [G, B] of the network's output; the default
     is the class with the largest logit."""
     right = torch.zeros(len(deck.clients), device=deck.index.device)
-    many = width(context, deck, batch_size)
+    many = samples_per_pass(context, deck, batch_size)
     for batch, said in look(context, deck.in_order(many, context.lens), tensors, many):
         right += _hit(batch, answer(said)).sum(dim=1)
     return 100 * right / on_device(right.device, deck.sizes)  # 0 / 0 is NaN: nothing to measure on
@@ -70,7 +70,7 @@ def _hit(batch: Batch, answer: Tensor) -> Tensor:
 def mean_loss(context: LocalContext, deck: Deck, tensors: Tensors, batch_size: int) -> Tensor:
     """Mean cross-entropy [G] of the logits that the clients predict by, over a deck; 0 for a client without samples."""
     total = torch.zeros(len(deck.clients), device=deck.index.device)
-    many = width(context, deck, batch_size)
+    many = samples_per_pass(context, deck, batch_size)
     for batch, said in look(context, deck.in_order(many, context.lens), tensors, many):
         losses = cross_entropy(said.own, batch.labels)
         total += (losses if batch.real is None else losses * batch.real).sum(dim=1)
@@ -205,5 +205,5 @@ def generic_hits(
     generic model classifies correctly [·, B]. The rows of `tensors` are all the generic model; the first is used."""
     generic_model = {name: tensor[:1] for name, tensor in tensors.items()}
     deck = workspace.test_stretches(numbers, how.batch_size)
-    for batch, said in side_by_side(workspace.context, deck, generic_model, how.batch_size):
-        yield batch, _hit(batch, generic_answer(said))
+    for batch, said in outputs_by_row(workspace.context, deck, generic_model, how.batch_size):
+        yield batch, _hit(batch, generic_prediction(said))

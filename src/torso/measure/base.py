@@ -97,7 +97,7 @@ class Evaluation:
         return stacks_alike(self.settings, plan, sizes) and self.own.keeps_bits(sizes)
 
 
-Taken = Literal["clients", "own", "local", "newcomers", "server", "mixes"]
+MeasuredOn = Literal["clients", "own", "local", "newcomers", "server", "mixes"]
 Measure = Callable[[Workspace, Sequence[int], Tensors, Evaluation], dict[str, Tensor]]
 """(workspace, G clients, their models [G, *], how) → percentages [G] by name; NaN if nothing can be measured."""
 
@@ -115,7 +115,7 @@ class Measurement:
     """
 
     take: Measure
-    of: Taken
+    of: MeasuredOn
     about: str
     swept: bool = False  # also taken after each number of epochs in personalize.sweep
     whole_test: bool = False  # needs the server's test set, which a real federation may not have
@@ -130,7 +130,7 @@ measures: Registry[Measurement] = Registry("measure.names")
 
 def measure(
     *names: str,
-    of: Taken,
+    of: MeasuredOn,
     swept: bool = False,
     whole_test: bool = False,
     marked: bool = False,

@@ -13,7 +13,7 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.data.sending import on_device
 from torso.engine import Workspace
-from torso.learn.looking import look, side_by_side
+from torso.learn.looking import look, outputs_by_row
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors
 
@@ -28,7 +28,9 @@ def generic_logits(said: Output) -> Tensor:
     return said.logits
 
 
-def gaps(looks: Iterable[tuple[Batch, Output]], bins: int, logits: Callable[[Output], Tensor], total: Tensor) -> Tensor:
+def confidence_gaps(
+    looks: Iterable[tuple[Batch, Output]], bins: int, logits: Callable[[Output], Tensor], total: Tensor
+) -> Tensor:
     """Confidence minus correctness (1 or 0), summed over the samples of each bin [G, K], added to `total` in place.
 
     The confidence p of a sample is its largest probability; it is in the bin ((b − 1)/K, b/K]. If the probabilities are
@@ -56,7 +58,7 @@ def _of_clients(workspace: Workspace, clients: Sequence[int], tensors: Tensors, 
     context = workspace.context
     nothing = torch.zeros(len(clients), how.bins, device=deck.index.device)
     looks = look(context, deck.in_order(how.batch_size, context.lens), tensors, how.batch_size)
-    return error_of(gaps(looks, how.bins, own_logits, nothing), on_device(nothing.device, deck.sizes))
+    return error_of(confidence_gaps(looks, how.bins, own_logits, nothing), on_device(nothing.device, deck.sizes))
 
 
 @measure("ece_initial", of="clients")
@@ -82,7 +84,7 @@ def ece_generic(workspace: Workspace, clients: Sequence[int], tensors: Tensors, 
     generic_model = {name: tensor[:1] for name, tensor in tensors.items()}
     deck = workspace.test_stretches(clients, how.batch_size)
     found = [
-        gaps([(batch, said)], how.bins, generic_logits, said.logits.new_zeros(len(batch.labels), how.bins))
-        for batch, said in side_by_side(workspace.context, deck, generic_model, how.batch_size)
+        confidence_gaps([(batch, said)], how.bins, generic_logits, said.logits.new_zeros(len(batch.labels), how.bins))
+        for batch, said in outputs_by_row(workspace.context, deck, generic_model, how.batch_size)
     ]
     return {"ece_generic": torch.cat(found)}

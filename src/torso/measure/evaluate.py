@@ -13,7 +13,7 @@ import torch
 from torso.data import Roster
 from torso.engine import SERVER, Engine, Work, Workspace
 from torso.learn.local import learn, learn_by_epoch
-from torso.learn.stacked import each_alone
+from torso.learn.stacked import one_by_one
 from torso.learn.task import LocalTask
 from torso.measure import accuracy as _accuracy  # noqa: F401  registers the measures
 from torso.measure import calibration as _calibration  # noqa: F401
@@ -22,22 +22,22 @@ from torso.measure import mixes as _mixes  # noqa: F401
 from torso.measure import neighbours as _neighbours  # noqa: F401
 from torso.measure import newcomers as _newcomers  # noqa: F401
 from torso.measure import shifts as _shifts  # noqa: F401
-from torso.measure.accuracy import generic_answer, percent_correct
-from torso.measure.base import Accuracy, Evaluation, Measure, Taken, measures
+from torso.measure.accuracy import generic_prediction, percent_correct
+from torso.measure.base import Accuracy, Evaluation, Measure, MeasuredOn, measures
 from torso.measure.counts import class_counts_of, test_counts_of
 from torso.measure.generic import generic_of
-from torso.measure.mixes import weigh
+from torso.measure.mixes import weighted_accuracy
 from torso.nets import Tensors
 from torso.personal.state import State
 from torso.personal.store import Store
 
 Values = dict[str, list[float]]
-_PLACES: dict[Taken, int] = {"clients": 0, "local": 1, "own": 2, "newcomers": 3, "mixes": 4, "server": 4}
+_PLACES: dict[MeasuredOn, int] = {"clients": 0, "local": 1, "own": 2, "newcomers": 3, "mixes": 4, "server": 4}
 """The order of measures in a result."""
 
 
 @dataclass(frozen=True)
-class Exam:
+class MeasureWork:
     """Work: take measures of a group of clients. Each model is made only once for all measures."""
 
     names: tuple[str, ...]
@@ -56,7 +56,7 @@ class Exam:
                 found |= self._take(workspace, clients, of, models, self.names)
         return found
 
-    def for_clients(self, clients: Sequence[int]) -> Exam:
+    def for_clients(self, clients: Sequence[int]) -> MeasureWork:
         return replace(self, how=self.how.for_clients(clients))
 
     @property
@@ -73,11 +73,11 @@ class Exam:
         return bool(trained) and all(keeps[kind](sizes) for kind in trained)
 
     def _take(
-        self, workspace: Workspace, clients: Sequence[int], of: Taken, models: Tensors, names: Sequence[str]
+        self, workspace: Workspace, clients: Sequence[int], of: MeasuredOn, models: Tensors, names: Sequence[str]
     ) -> Values:
         """The values of the measures of one kind for models [G, *]."""
         if workspace.context.exact and len(clients) > 1:  # padding changes how the sums of a measure are rounded
-            parts = [self._take(workspace, [k], of, mine, names) for k, mine in each_alone(clients, models)]
+            parts = [self._take(workspace, [k], of, mine, names) for k, mine in one_by_one(clients, models)]
             return {name: [value for part in parts for value in part[name]] for name in parts[0]}
         takes: dict[Measure, None] = {measures[name].take: None for name in names if measures[name].of == of}
         values = {n: v for take in takes for n, v in take(workspace, clients, models, self.how).items()}
@@ -101,7 +101,7 @@ class Exam:
 
 
 @dataclass(frozen=True)
-class ServerExam:
+class GenericMeasureWork:
     """Work: take measures of the generic model on a group of batches of the test set."""
 
     takes: tuple[Measure, ...]
@@ -116,14 +116,14 @@ class ServerExam:
                 found[name] = values.tolist()
         return found
 
-    def for_clients(self, clients: Sequence[int]) -> ServerExam:
+    def for_clients(self, clients: Sequence[int]) -> GenericMeasureWork:
         return replace(self, how=self.how.for_clients(()))  # "clients" are numbers of batches
 
 
 @dataclass(frozen=True)
-class PooledExam:
+class PooledMeasureWork:
     """Work: the number of each client's test samples that the generic model classifies correctly, and their number. It
-    replaces `ServerExam` if the server has no test set; a client sends only these two numbers."""
+    replaces `GenericMeasureWork` if the server has no test set; a client sends only these two numbers."""
 
     model: Tensors
     batch_size: int
@@ -131,7 +131,7 @@ class PooledExam:
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Values:
         deck = workspace.test_deck(clients)
         tensors = workspace.models(self.model, clients, kept=False)
-        shares = percent_correct(workspace.context, deck, tensors, self.batch_size, generic_answer).nan_to_num(0.0)
+        shares = percent_correct(workspace.context, deck, tensors, self.batch_size, generic_prediction).nan_to_num(0.0)
         sizes = [float(size) for size in deck.sizes]
         right = [round(share * size / 100) for share, size in zip(shares.tolist(), sizes, strict=True)]
         return {"right": [float(count) for count in right], "of": sizes}
@@ -171,13 +171,13 @@ def evaluate(
     server over the whole test set."""
     found: dict[str, Accuracy] = {}
     newcomers = roster.newcomers.tolist()
-    groups: tuple[tuple[tuple[Taken, ...], Sequence[int]], ...] = (
+    groups: tuple[tuple[tuple[MeasuredOn, ...], Sequence[int]], ...] = (
         (("clients", "local", "own"), clients),
         (("newcomers",), newcomers),
     )
     for kinds, who in groups:
         asked = tuple(name for name in names if measures[name].of in kinds)
-        values = _collect(engine, Exam(asked, state.model, how), who, state.clients) if asked else {}
+        values = _collect(engine, MeasureWork(asked, state.model, how), who, state.clients) if asked else {}
         found |= {name: Accuracy.over(per_client) for name, per_client in values.items()}
     return found | _of_server(engine, roster, names, state, how, clients)
 
@@ -207,7 +207,7 @@ def _of_server(
         return {}
     if not roster.test_samples:  # without a test set, runs/checks.py refuses all of them but `generic`
         return {"generic": _pooled(engine, roster, state, how, clients)}
-    exam = ServerExam(
+    exam = GenericMeasureWork(
         tuple(dict.fromkeys(measures[name].take for name in asked)),
         generic_of(engine, state.model, state.clients, roster, how.weighting, how.keeps),
         how,
@@ -218,7 +218,7 @@ def _of_server(
     for name in asked:
         right = torch.tensor(rights[name], dtype=torch.float64).sum(dim=0)
         if measures[name].of == "mixes":
-            found[name] = Accuracy.over(weigh(right, *mixes()).tolist())
+            found[name] = Accuracy.over(weighted_accuracy(right, *mixes()).tolist())
         else:
             found[name] = Accuracy.over([100 * float(right.abs().sum()) / roster.test_samples], per_client=False)
     return found
@@ -227,7 +227,7 @@ def _of_server(
 def _pooled(engine: Engine, roster: Roster, state: State, how: Evaluation, clients: Sequence[int]) -> Accuracy:
     """The accuracy of the generic model on the test data of all clients together."""
     model = generic_of(engine, state.model, state.clients, roster, how.weighting, how.keeps)
-    found = _collect(engine, PooledExam(model, how.batch_size), clients)
+    found = _collect(engine, PooledMeasureWork(model, how.batch_size), clients)
     right, of = (float(np.nansum(found.get(name, [0.0]))) for name in ("right", "of"))
     return Accuracy.over([100 * right / of if of else math.nan], per_client=False)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torso.data.batches import Deck, Shuffle
 from torso.engine import Workspace
-from torso.learn.stacked import each_alone
+from torso.learn.stacked import one_by_one
 from torso.measure.accuracy import class_sums, largest, percent_correct
 from torso.measure.base import Evaluation, measure
 from torso.measure.shifts import corrupted_decks, shifted
@@ -67,10 +67,10 @@ def _ensemble(workspace: Workspace, clients: Sequence[int], tensors: Tensors, ho
 def centres_of(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensors:
     """The mean features [G, 2, d] that exported own models [G, *] need to mix their heads: of all clients, and of the
     client. Empty for methods that do not mix heads."""
-    if CENTRES not in workspace.context.net.told or CENTRE not in how.visit.told_to(workspace, clients):
+    if CENTRES not in workspace.context.net.client_facts or CENTRE not in how.visit.told_to(workspace, clients):
         return {}
     if workspace.context.exact and len(clients) > 1:  # padding changes how the sums of a measure are rounded
-        each = [centres_of(workspace, [k], mine, how)[CENTRES] for k, mine in each_alone(clients, tensors)]
+        each = [centres_of(workspace, [k], mine, how)[CENTRES] for k, mine in one_by_one(clients, tensors)]
         return {CENTRES: torch.cat(each)}
     found = _ensemble(workspace, clients, tensors, how)
     return {CENTRES: torch.stack([found.generic, found.own], dim=1)}

@@ -13,7 +13,7 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.engine import Workspace
 from torso.learn.looking import look
-from torso.measure.accuracy import generic_hits, own_answer
+from torso.measure.accuracy import generic_hits, own_prediction
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors
 
@@ -39,7 +39,7 @@ def right_by_class(
     clients: Sequence[int],
     tensors: Tensors,
     batch_size: int,
-    answer: Callable[[Output], Tensor] = own_answer,
+    answer: Callable[[Output], Tensor] = own_prediction,
 ) -> tuple[Tensor, Tensor]:
     """The correct predictions of G models on the whole test set by class [G, C], and the numbers of samples [C]."""
     labels, classes = workspace.federation.test.labels, workspace.context.classes
@@ -49,7 +49,7 @@ def right_by_class(
     return right, torch.bincount(labels, minlength=classes).float()
 
 
-def weigh(right: Tensor, there: Tensor, counts: Tensor) -> Tensor:
+def weighted_accuracy(right: Tensor, there: Tensor, counts: Tensor) -> Tensor:
     """P-FL [G] in percent: Σ_c p(c)·right_c / Σ_c p(c)·n_c, from correct predictions `right` [G, C] or [C], test
     samples `there` [C] and each client's training samples `counts` [G, C] (spec 9.4). NaN for a client without training
     samples."""
@@ -62,11 +62,11 @@ def percent_by_mix(
     clients: Sequence[int],
     tensors: Tensors,
     batch_size: int,
-    answer: Callable[[Output], Tensor] = own_answer,
+    answer: Callable[[Output], Tensor] = own_prediction,
 ) -> Tensor:
     """P-FL [G]: accuracy on the whole test set, each sample weighted by the client's share of its class (spec 9.4)."""
     right, there = right_by_class(workspace, clients, tensors, batch_size, answer)
-    return weigh(right, there, workspace.train_deck(clients).class_counts(workspace.context.classes))
+    return weighted_accuracy(right, there, workspace.train_deck(clients).class_counts(workspace.context.classes))
 
 
 @measure("generic_as_personal", of="mixes")
@@ -109,7 +109,7 @@ def right_by_side(
     for batch, said in look(context, deck.in_order(batch_size, context.lens), tensors, batch_size):
         side = known.gather(1, batch.labels).long()
         real = torch.ones_like(side, dtype=right.dtype) if batch.real is None else batch.real
-        right.scatter_add_(1, side, (own_answer(said) == batch.labels) * real)
+        right.scatter_add_(1, side, (own_prediction(said) == batch.labels) * real)
         there.scatter_add_(1, side, real)
     return right, there
 

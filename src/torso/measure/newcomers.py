@@ -39,9 +39,9 @@ def new_after(workspace: Workspace, clients: Sequence[int], tensors: Tensors, ho
 def settled(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensors:
     """The models [G, *] of newcomers after training, each from its best epoch. `tensors` [G, *]: the models they
     got."""
-    if workspace.context.net.made_head:
-        tensors = {**tensors, workspace.context.net.made_head: torch.zeros_like(tensors["head.generic.weight"])}
-    deck, held_out = workspace.train_deck(clients).parted(_HELD_OUT, how.shuffle.seed)
+    if workspace.context.net.generated_head:
+        tensors = {**tensors, workspace.context.net.generated_head: torch.zeros_like(tensors["head.generic.weight"])}
+    deck, held_out = workspace.train_deck(clients).split_off(_HELD_OUT, how.shuffle.seed)
     task = LocalTask(workspace.context, deck, how.arrival, how.arrival_settings, how.shuffle)
     best = tensors
     highest = torch.full((len(clients),), -1.0, device=deck.index.device)

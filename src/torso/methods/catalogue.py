@@ -49,7 +49,7 @@ from torso.server.fisher import Fisher
 from torso.server.gaussians import GaussianClasses
 from torso.server.prototypes import MixedHeads, Prototypes
 from torso.server.realignment import Realignment
-from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
+from torso.server.rules import Adaptive, FedExp, Momentum, NoMean, TorchAdam
 
 _FEDBABU, _ROD, _NCM, _FN = "FedBABU (Oh 2022)", "Fed-RoD (Chen 2022)", "FedNCM (Legate 2023)", "FedFN (Kim 2023)"
 _ROD_OWN = Kept()  # Fed-RoD measures the local model, before aggregation (spec 9.4)
@@ -119,14 +119,14 @@ pfedme = method(
     paper="pFedMe (T. Dinh 2020)",
 )
 mtl = method(
-    server=Apart(),
+    server=NoMean(),
     drift=MultiTask(),
     personal=Personal(),
     about="A model for every client, pulled towards the mean of the participants' models (spec 5.5).",
     paper="MOCHA (Smith 2017)",
 )
 fedfomo = method(
-    server=Apart(),
+    server=NoMean(),
     personal=Fomo(),
     about="Every client mixes the models of others that lower its validation loss (spec 5.6).",
     paper="FedFomo (Zhang 2021)",
@@ -387,7 +387,7 @@ creff = fedavg.but(
     paper="CReFF (Shang 2022)",
 )
 fedamp = method(
-    server=Apart(),
+    server=NoMean(),
     statistics=Attention(),
     drift=Proximal(0.01),
     personal=Personal(),

@@ -27,7 +27,7 @@ _NEVER = -1e4  # bias of a class that no client has: finite, so that training ca
 
 
 @dataclass(frozen=True)
-class Pace:
+class TrainingPlan:
     """The training schedule of a method."""
 
     rounds: int
@@ -36,7 +36,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Earlier:
+class EarlierMethod:
     """A method that is trained first, in the same run. `rounds` 0: as many as the run has."""
 
     method: str
@@ -77,11 +77,11 @@ ReadRun = Callable[[str], Tensors | None]
 class Start:
     """The base class of starts. The default is a start from random weights, the same for all clients."""
 
-    def earlier(self) -> Earlier | None:
+    def earlier(self) -> EarlierMethod | None:
         """The method that is trained first in the same run, and at whose model this one begins."""
         return None
 
-    def pace(self, run: Pace) -> Pace:
+    def pace(self, run: TrainingPlan) -> TrainingPlan:
         """Rounds, learning rate and schedule of the method, from those of the run."""
         return run
 
@@ -132,11 +132,11 @@ class Finished(Start):
     lr: NotNegative = 0.001
     schedule: str = "const"
 
-    def earlier(self) -> Earlier | None:
-        return None if self.run else Earlier(self.method, self.first)
+    def earlier(self) -> EarlierMethod | None:
+        return None if self.run else EarlierMethod(self.method, self.first)
 
-    def pace(self, run: Pace) -> Pace:
-        return Pace(max(_share(run.rounds, self.rounds), 1), self.lr or run.lr, self.schedule or run.schedule)
+    def pace(self, run: TrainingPlan) -> TrainingPlan:
+        return TrainingPlan(max(_share(run.rounds, self.rounds), 1), self.lr or run.lr, self.schedule or run.schedule)
 
     def within(self, rounds: int) -> Start:
         return replace(self, first=max(rounds - max(_share(rounds, self.rounds), 1), 1))
@@ -164,7 +164,7 @@ class ClassMeans(Start):
     rounds: Annotated[float, Field(ge=0, le=1)] = 0.0
     metric: Literal["direction", "euclidean"] = "direction"
 
-    def pace(self, run: Pace) -> Pace:
+    def pace(self, run: TrainingPlan) -> TrainingPlan:
         return replace(run, rounds=_share(run.rounds, self.rounds))
 
     def check(self, net: Network) -> None:

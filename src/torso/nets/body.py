@@ -76,7 +76,7 @@ class Body(nn.Module):
         return self.keyed or ("device" if self.drops else False)
 
     @property
-    def in_line(self) -> bool:
+    def one_pass(self) -> bool:
         """Whether G clients of any sizes can learn in one forward pass that draws no random numbers."""
         if self.lora is None:
             return self.native

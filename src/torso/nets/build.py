@@ -11,11 +11,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso import randomness
 from torso.data.inputs import Input, Pixels, as_input
-from torso.errors import RequestError, from_outside
+from torso.errors import RequestError, running_user_code
 from torso.nets.adapters import adapt, try_once
 from torso.nets.bodies import GIVEN, bodies, is_of_input, kinds_of
 from torso.nets.body import Body
-from torso.nets.draws import Watching
+from torso.nets.draws import DrawDetector
 from torso.nets.heads import Head, head_inits
 from torso.nets.layers import track
 from torso.nets.lora import Lora
@@ -96,7 +96,7 @@ def make_body(name: str, input: Input | tuple[int, int, int], source: str = "") 
     wanted = _OF_IMAGES
     if is_of_input(make):
         wanted = f"an Input ({', '.join(kind.__name__ for kind in kinds_of(make))})"
-    with from_outside(f"model.body = {name!r} for {input.words}", f"a function of {wanted} that returns a Body"):
+    with running_user_code(f"model.body = {name!r} for {input.words}", f"a function of {wanted} that returns a Body"):
         made = make(input) if is_of_input(make) else make(*input.shape)
     if not isinstance(made, Body):
         raise RequestError(
@@ -116,10 +116,10 @@ def try_out(body: Body, where: str, input: Input, instead: str = "") -> None:
     example = input.example(2)
     shape = "channels, height, width" if isinstance(input, Pixels) else ", ".join(map(str, input.shape))
     expected = f"not {input.words}; {instead}" if instead else f"a body of {input.noun} [G, B, {shape}]"
-    with from_outside(where, expected), torch.no_grad():
+    with running_user_code(where, expected), torch.no_grad():
         if isinstance(body, ForeignBody):
             body.check_split(where, example)
-        with Watching() as seen:
+        with DrawDetector() as seen:
             found = copy.deepcopy(body).eval()(example[None])
         check_evaluation(seen, where)
         if isinstance(body, ForeignBody):

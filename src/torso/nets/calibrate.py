@@ -23,7 +23,7 @@ from torso.nets.layers import track
 from torso.nets.network import Network
 
 MAX_BATCH = 512  # samples in one forward pass, at most
-LEAST = 2  # samples to calibrate on, at least
+MIN_SAMPLES = 2  # samples to calibrate on, at least
 
 
 def goes_by_batch(net: nn.Module) -> bool:
@@ -58,9 +58,9 @@ def calibrate(net: Network, x: Tensor, at_once: int = MAX_BATCH) -> Network:
     made = copy.deepcopy(net).eval()
     if not goes_by_batch(made):
         return made
-    if len(x) < LEAST:
-        raise RequestError(f"BatchNorm cannot be calibrated on {len(x)} samples. Expected: at least {LEAST}")
-    norms = _in_order(made, x[:LEAST])
+    if len(x) < MIN_SAMPLES:
+        raise RequestError(f"BatchNorm cannot be calibrated on {len(x)} samples. Expected: at least {MIN_SAMPLES}")
+    norms = _in_order(made, x[:MIN_SAMPLES])
     batches = x.tensor_split(math.ceil(len(x) / at_once))  # of nearly equal size, so that none has a single sample
     groups = [norms] if len(batches) == 1 else [[norm] for norm in norms]
     for group in groups:

@@ -18,7 +18,7 @@ from torso.data.tokenise import are_texts, padded
 from torso.data.tokenizers import tokenizer_of
 from torso.data.wants import Tokenizer
 from torso.errors import RequestError
-from torso.kinds import Count, CountOrZero, Many
+from torso.kinds import Count, CountOrZero, FailFastTuple
 from torso.nets.lora import Lora
 
 
@@ -31,8 +31,8 @@ class EncoderCard:
     body: str
     weights: str  # `model.encoder_weights`; "": they were drawn
     digest: str  # checksum of its tensors
-    mean: Many[float]
-    std: Many[float]
+    mean: FailFastTuple[float]
+    std: FailFastTuple[float]
 
     @property
     def features(self) -> Floats:

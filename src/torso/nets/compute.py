@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torso.data.inputs import Input, Tokens, as_input
 from torso.data.token_lens import trimmed
 from torso.errors import RequestError
-from torso.nets.draws import Keyed, Seeded, Watching, detecting_on_zeros
+from torso.nets.draws import DrawDetector, Keyed, Seeded, detecting_on_zeros
 from torso.nets.dropout import active_dropouts, dropping_by_keys
 from torso.nets.network import Network, Output, Tensors, zeroed_copy
 from torso.nets.tensor_slots import skeleton
@@ -51,7 +51,7 @@ def _apply(
 ) -> Output:
     """What `apply` returns, by the fastest way that the network allows."""
     if not needs_host_keys and (given := _for_one_pass(net, tensors)) is not None:
-        output: Output = net.seat.called(net, given, x, real, stacked=True)
+        output: Output = net.slots.called(net, given, x, real, stacked=True)
         return output
     if real is not None:
         _refuse_padding(net)
@@ -67,7 +67,7 @@ def _apply(
         return _one_by_one(net, one, tensors, x, real, keys)
     if x.shape[0] == 1:
         if not any(tensor.requires_grad for tensor in tensors.values()):
-            loaded = net.seat.take(net, tensors)
+            loaded = net.slots.take(net, tensors)
             if loaded is not None:
                 return loaded[0](x, stacked=True)  # type: ignore[no-any-return]
         alone = one({name: t[0] for name, t in tensors.items()}, x[0])
@@ -138,13 +138,13 @@ def draws(net: Network, x: Tensor) -> bool:
     return net.body.training and _draws(net, x)
 
 
-def goes_alone(net: Network, input: Input) -> bool:
+def runs_one_by_one(net: Network, input: Input) -> bool:
     """Whether the clients of a group are computed one by one in training anyway, because the body draws random
     numbers."""
     return not net.body.native and _draws(net, input.example(1)[None])
 
 
-def vmap_fails(net: Network, input: Input, device: torch.device, dtype: torch.dtype) -> str:
+def vmap_error(net: Network, input: Input, device: torch.device, dtype: torch.dtype) -> str:
     """Why vmap cannot compute two clients on this device, forward and backward, in one line.
 
     "": it can, or it is not needed, or the device runs out of memory. Both passes are tried, since some kernels that
@@ -182,7 +182,7 @@ def _draws(net: Network, x: Tensor) -> bool:
         bare = skeleton(net).to("meta").train()
         dtype = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
         try:
-            with Watching() as seen, torch.no_grad():
+            with DrawDetector() as seen, torch.no_grad():
                 bare.body(torch.empty(1, 2, *x.shape[2:], dtype=dtype, device="meta"))
             net.body.draws, net.body.draws_there = seen.drew, seen.places <= {"meta"}
         except Exception:  # the forward of a user's module may raise anything
@@ -203,15 +203,15 @@ def _never_draws(net: Network, x: Tensor) -> bool:
     return not seen.drew
 
 
-def pads(net: Network, x: Tensor) -> bool:
+def allows_padding(net: Network, x: Tensor) -> bool:
     """Whether a sample's output and gradient are the same if the batch also has padded samples, in the network's
     present modes."""
     if net.body.native:
         return True
-    return not draws(net, x) and stand_alone(net)
+    return not draws(net, x) and samples_independent(net)
 
 
-def stand_alone(net: Network) -> bool:
+def samples_independent(net: Network) -> bool:
     """Whether a sample's output does not depend on the other samples of its batch, in the network's present modes."""
     return not any(_counts_all(module) for module in net.modules())
 

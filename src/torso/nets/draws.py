@@ -45,7 +45,7 @@ class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
 
-class Watching(EagerMode):
+class DrawDetector(EagerMode):
     """A mode that notes whether random numbers are drawn."""
 
     def __init__(self) -> None:
@@ -92,16 +92,16 @@ class ReadsValues(Exception):
 
 
 @contextmanager
-def detecting_on_zeros() -> Iterator[Watching]:
-    """A context like `Watching` for a body that computes on zeros.
+def detecting_on_zeros() -> Iterator[DrawDetector]:
+    """A context like `DrawDetector` for a body that computes on zeros.
 
     It raises `ReadsValues` if the body reads values: what the body draws may then depend on them."""
     with _Unread(), _Unseeing() as seen:
         yield seen
 
 
-class _Unseeing(Watching):  # type: ignore[no-untyped-call]
-    """A `Watching` mode that raises if an operation gives a Python number, or a shape that depends on values."""
+class _Unseeing(DrawDetector):  # type: ignore[no-untyped-call]
+    """A `DrawDetector` mode that raises if an operation gives a Python number, or a shape that depends on values."""
 
     def __torch_dispatch__(
         self, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

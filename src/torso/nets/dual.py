@@ -128,7 +128,7 @@ class DualHead(nn.Module):
         return share * logits + (1 - share) * own
 
     @property
-    def told(self) -> dict[str, tuple[int, ...]]:
+    def client_facts(self) -> dict[str, tuple[int, ...]]:
         """Facts about a client that the head takes in addition to weights: tensors that are in no state_dict, with
         their shapes."""
         found: dict[str, tuple[int, ...]] = {}

@@ -14,7 +14,7 @@ AUTO, RANDOM = "auto", "random"
 
 
 @contextmanager
-def spoken_of_encoder() -> Iterator[None]:
+def messages_name_encoder() -> Iterator[None]:
     """A context in which error messages name `model.encoder` instead of `model.body`.
 
     An encoder is looked up and built by the same functions as a body, whose messages name the body."""
@@ -33,7 +33,7 @@ def weights_of(name: str, word: str) -> str:
         return ""
     if word != AUTO:
         return word
-    with spoken_of_encoder():
+    with messages_name_encoder():
         known: tuple[str, ...] = tuple(getattr(bodies[name], "words", ()))
     if not known:
         raise RequestError(
@@ -45,7 +45,7 @@ def weights_of(name: str, word: str) -> str:
 
 def wants_of_encoder(name: str, weights: str) -> Wants:
     """What an encoder expects of samples. The learning rate is 0: an encoder does not learn."""
-    with spoken_of_encoder():
+    with messages_name_encoder():
         found = wants_of(name, weights)
     return replace(found, by=_of_encoder(found.by), lr=0.0)
 

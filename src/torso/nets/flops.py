@@ -81,7 +81,7 @@ def _backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> int:
     return 2 * grad.numel() * prod(weight.shape[1:]) * gradients
 
 
-def unreached(net: Network, input: Input, learning: Iterable[str]) -> tuple[str, ...]:
+def unused_parameters(net: Network, input: Input, learning: Iterable[str]) -> tuple[str, ...]:
     """Those of the parameters that no logit depends on, so that no loss depends on them."""
     found = _there_and_back(net, input, 2, learning)
     return tuple(name for name, grad in found.items() if grad is None)
@@ -94,7 +94,7 @@ def _there_and_back(net: Network, input: Input, batch: int, learning: Iterable[s
     bare, tensors = zeroed_copy(net)
     leaves = {name: tensors[name].requires_grad_() for name in sorted(learning)}
     output = apply(bare, tensors, input.example(batch)[None])
-    all_logits = (logits for logits in (output.logits, output.personal, output.beside) if logits is not None)
+    all_logits = (logits for logits in (output.logits, output.personal, output.auxiliary_logits) if logits is not None)
     total = torch.stack([logits.sum() for logits in all_logits]).sum()
     if not leaves or not total.requires_grad:
         return dict.fromkeys(leaves)

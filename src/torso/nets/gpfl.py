@@ -82,7 +82,7 @@ class GpflHead(DualHead):
         }
 
     @property
-    def told(self) -> dict[str, tuple[int, ...]]:
+    def client_facts(self) -> dict[str, tuple[int, ...]]:
         classes, features = self.embeddings.out_features, self.embeddings.in_features
         return {"mix": (classes,), "anchors": (classes, features)}
 

@@ -42,7 +42,7 @@ class Output(NamedTuple):
     features: Tensor  # [G, B, d]
     logits: Tensor  # [G, B, C], of the generic head if there are two
     personal: Tensor | None = None  # [G, B, C], of a dual head's personal head
-    beside: Tensor | None = None  # [G, B, C], of an auxiliary head (SparseSimplexHead)
+    auxiliary_logits: Tensor | None = None  # [G, B, C], of an auxiliary head (SparseSimplexHead)
     gaps: Tensor | None = None  # [G, B, C], squared distances to the embeddings of classes (GpflHead)
 
     @property
@@ -64,7 +64,7 @@ class Network(nn.Module):
         self.card: Card | None = None  # how it was trained and what it takes; only a network from a run has one
         self.personal = False  # whether a call returns the personal logits of a dual head
         self.encoder: Callable[[Tensor], Tensor] | None = None  # stored samples → features [n, d] (`model.encoder`)
-        self.seat: TensorSlots[Network] = TensorSlots()
+        self.slots: TensorSlots[Network] = TensorSlots()
 
     def forward(self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False) -> Tensor | Output:
         """Logits of samples [B, *] or [G, B, *]. `stacked`: the whole `Output`, for samples [G, B, *] only."""
@@ -77,7 +77,7 @@ class Network(nn.Module):
         features = self.body(x, real)
         logits = self.classify(features)
         personal = self.head.own(features, logits) if isinstance(self.head, DualHead) else None
-        auxiliary = self.head.beside(features) if isinstance(self.head, SparseSimplexHead) else None
+        auxiliary = self.head.auxiliary_logits(features) if isinstance(self.head, SparseSimplexHead) else None
         distances = self.head.gaps(features) if isinstance(self.head, GpflHead) else None
         return Output(features, logits, personal, auxiliary, distances)
 
@@ -159,40 +159,40 @@ class Network(nn.Module):
         return frozenset(self.parts["body"]).difference(adapters) if adapters else frozenset()
 
     @cached_property
-    def told(self) -> Mapping[str, tuple[int, ...]]:
+    def client_facts(self) -> Mapping[str, tuple[int, ...]]:
         """Facts about a client that the head takes in addition to weights: tensors that are in no state_dict, with
         their shapes."""
         if not isinstance(self.head, DualHead):
             return {}
-        return {f"head.{name}": shape for name, shape in self.head.told.items()}
+        return {f"head.{name}": shape for name, shape in self.head.client_facts.items()}
 
     @property
-    def may_lack(self) -> frozenset[str]:
-        """The names in `told` that a client's model may lack.
+    def optional_facts(self) -> frozenset[str]:
+        """The names in `client_facts` that a client's model may lack.
 
         These are the tensor added to a generated head, if that head was not trained, and the mean features, if the two
         heads are not mixed."""
-        return frozenset({self.made_head, CENTRES})
+        return frozenset({self.generated_head, CENTRES})
 
     def fill(self, tensors: Tensors, personal: bool) -> None:
-        """Load all weights. If `personal`, load the facts about the client too (`told`).
+        """Load all weights. If `personal`, load the facts about the client too (`client_facts`).
 
         From then on the network is that client's model."""
-        state = OrderedDict((name, tensor) for name, tensor in tensors.items() if name not in self.told)
+        state = OrderedDict((name, tensor) for name, tensor in tensors.items() if name not in self.client_facts)
         # some layers look up the version of their state in the metadata
         state._metadata = self.state_dict()._metadata  # type: ignore[attr-defined]
         self.load_state_dict(state)
         self.personal = personal
         if not personal:
             return
-        for name in self.told.keys() & tensors.keys():
+        for name in self.client_facts.keys() & tensors.keys():
             module, _, leaf = name.rpartition(".")
             setattr(self.get_submodule(module), leaf, tensors[name])
 
     def contents(self) -> Tensors:
         """All tensors that `fill` needs to make the same network."""
         buffers = dict(self.named_buffers()) if self.personal else {}
-        return {**self.state_dict(), **{name: buffers[name] for name in self.told if name in buffers}}
+        return {**self.state_dict(), **{name: buffers[name] for name in self.client_facts if name in buffers}}
 
     def prepare(self, samples: Any) -> Tensor:
         """The network's input [n, *] from raw samples, a NumPy array or a tensor.
@@ -205,7 +205,7 @@ class Network(nn.Module):
         return card_of(self).prepare(samples, next(self.parameters()).device, self.encoder)
 
     @property
-    def made_head(self) -> str:
+    def generated_head(self) -> str:
         """The name of the tensor [G, C, d] that is added to a generated personal head (`HyperLinear`); "" if the
         network has no such head."""
         is_generated = isinstance(self.head, DualHead) and isinstance(self.head.personal, HyperLinear)
@@ -270,8 +270,8 @@ def set_modes(net: Network, learning: Collection[str]) -> None:
     anything in its half of the network, body or head, learns. `learning`: the names of the tensors that learn.
     """
     learning = frozenset(learning)
-    if learning in net.seat.modes:  # remembered, since asking every layer for its tensors takes milliseconds
-        for module, training in net.seat.modes[learning]:
+    if learning in net.slots.modes:  # remembered, since asking every layer for its tensors takes milliseconds
+        for module, training in net.slots.modes[learning]:
             if module.training is not training:
                 module.training = training
         return
@@ -288,7 +288,7 @@ def set_modes(net: Network, learning: Collection[str]) -> None:
         if isinstance(module, _NormBase) and (tensors := module.state_dict()):
             module.train(any(f"{name}.{tensor}" in learning for tensor in tensors))
     if has_plain_modes(net):
-        net.seat.modes[learning] = [(module, module.training) for module in net.modules()]
+        net.slots.modes[learning] = [(module, module.training) for module in net.modules()]
 
 
 def _keep_base_still(body: Body) -> None:

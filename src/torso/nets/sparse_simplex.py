@@ -45,7 +45,7 @@ class SparseSimplexHead(DualHead):
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(x)  # type: ignore[no-any-return]
 
-    def beside(self, features: Tensor) -> Tensor:
+    def auxiliary_logits(self, features: Tensor) -> Tensor:
         """The logits of the auxiliary head; its loss does not reach the body."""
         return self.auxiliary(features.detach())  # type: ignore[no-any-return]
 

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torso.errors import RequestError
 from torso.nets.body import Body
 from torso.nets.compiled import Compiled
-from torso.nets.draws import Watching
+from torso.nets.draws import DrawDetector
 from torso.nets.hidden_state import in_place, replaced_buffers
 from torso.nets.layers import Linear, concatenated
 from torso.nets.layout import laid_out
@@ -258,7 +258,7 @@ def _check(module: nn.Module, net: Network, name: str, example: Tensor) -> None:
     original = copy.deepcopy(module).eval()
     net = copy.deepcopy(net).eval()
     with torch.no_grad():
-        with Watching() as seen:
+        with DrawDetector() as seen:
             wanted = logits_of(original(example))
         check_evaluation(seen, type(module).__name__)
         try:
@@ -272,7 +272,7 @@ def _check(module: nn.Module, net: Network, name: str, example: Tensor) -> None:
         )
 
 
-def check_evaluation(seen: Watching, kind: str) -> None:
+def check_evaluation(seen: DrawDetector, kind: str) -> None:
     """Refuse a module that draws random numbers in evaluation.
 
     There is no key to draw them from, and the same sample must get the same answer again."""

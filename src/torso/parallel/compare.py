@@ -18,7 +18,7 @@ from torso.results.folder import RunFolder
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
 from torso.runs.job import data_of, simulate
-from torso.runs.objects import OnRound, OnRoundCall, hand_over
+from torso.runs.objects import OnRound, OnRoundCall, register_objects
 from torso.runs.progress import followed
 from torso.runs.run import Stopped, run
 
@@ -49,7 +49,9 @@ def compare(
     clients = None if clients is None else Clients.of(clients)  # read once for all methods
     with followed(listener, progress) as heard:
         told = heard if on_round is None else OnRound(heard, on_round)
-        handed = [hand_over(_chosen(config, [f"method.name={method}", *sets]), clients, model) for method in methods]
+        handed = [
+            register_objects(_chosen(config, [f"method.name={method}", *sets]), clients, model) for method in methods
+        ]
         first = handed[0].config.run.seed
         plans = []
         for seed in range(first, first + seeds):

@@ -11,14 +11,14 @@ import torch
 from torso.config import RunConfig
 from torso.engine.connect import connected
 from torso.errors import RequestError
-from torso.parallel.pool import Crew
+from torso.parallel.pool import ProcessPool
 from torso.runs.devices import device_of
 
 _MOST = 4  # processes; with 4 an H200 was busy all the time (bench/README.md)
 _MEMORY = 20 * 2**30  # bytes of the device for each process: a hundred clients of mobilenet take 11 GiB
 
 
-def filling(run: RunConfig) -> int:
+def processes_for(run: RunConfig) -> int:
     """The number of processes that keep the device busy and fit into its memory. 1 on CPU and on a cluster."""
     if run.engine == "ray":
         return 1
@@ -30,10 +30,10 @@ def filling(run: RunConfig) -> int:
 
 
 @contextmanager
-def crew(run: RunConfig, processes: int = 1) -> Iterator[Crew | None]:
+def pool(run: RunConfig, processes: int = 1) -> Iterator[ProcessPool | None]:
     """A pool of processes for all calls of `run_together` in the block; None if runs take place in this process."""
     with ExitStack() as stack:
-        found: Crew | None = None
+        found: ProcessPool | None = None
         if run.engine == "ray":
             if processes > 1:
                 raise RequestError(
@@ -41,11 +41,11 @@ def crew(run: RunConfig, processes: int = 1) -> Iterator[Crew | None]:
                     "one of the two; run.ray.workers sets the number of workers"
                 )
             stack.enter_context(connected(run))
-            from torso.parallel.ray_pool import OnRay  # needs Ray
+            from torso.parallel.ray_pool import RayPool  # needs Ray
 
-            found = stack.enter_context(closing(OnRay(run)))
+            found = stack.enter_context(closing(RayPool(run)))
         elif processes > 1:
-            from torso.parallel.processes import Processes
+            from torso.parallel.processes import LocalPool
 
-            found = stack.enter_context(closing(Processes(processes)))
+            found = stack.enter_context(closing(LocalPool(processes)))
         yield found

@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from torso.config import Config
-from torso.errors import PlaceLost
-from torso.parallel.packs import After, Ended, PlannedRun
-from torso.parallel.pool import Crew, Lost, Task
+from torso.errors import NoWorkerLeft
+from torso.parallel.packs import AfterRun, PlannedRun, RunEnd
+from torso.parallel.pool import ProcessLost, ProcessPool, Task
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
 from torso.runs.run import Stopped
@@ -21,7 +21,7 @@ _LOOK = 0.2  # seconds between polls of what the runs report
 class Orchestrator:
     """Gives packs of runs (their numbers in `plans`) to the processes of a pool.
 
-    `parcel` gives a run's data in the form in which they are sent. Without it, processes read the files themselves."""
+    `payload` gives a run's data in the form in which they are sent. Without it, processes read the files themselves."""
 
     def __init__(
         self,
@@ -29,15 +29,15 @@ class Orchestrator:
         packs: Sequence[Sequence[int]],
         listener: Listener,
         stop: Stop,
-        pool: Crew,
+        pool: ProcessPool,
         *,
-        parcel: Callable[[Config], Any] | None = None,
-        after: After | None = None,
+        payload: Callable[[Config], Any] | None = None,
+        after: AfterRun | None = None,
     ) -> None:
         self.plans = plans
         self.packs = packs
         self.stop = stop
-        self.parcel = parcel
+        self.payload = payload
         self.after = after
         self.listeners = [listener.beside() for _ in plans]
         self.waiting = list(range(len(packs)))[::-1]  # indices of packs that wait; the next one is the last
@@ -47,11 +47,11 @@ class Orchestrator:
         self.starting: dict[Any, Any] = {}  # call -> the process that is starting
         self.running: dict[Any, tuple[Any, int]] = {}  # call -> the process, and the index of its pack
         self.untried: set[Any] = set()  # processes that started here and have not finished a task yet
-        self.failed_starts: list[Lost] = []  # in a row: processes that could not start, or died before a task
+        self.failed_starts: list[ProcessLost] = []  # in a row: processes that could not start, or died before a task
         self.stopped: dict[int, str] = {}  # run -> the message with which it stopped
         self.alive = time.monotonic()  # the last time at which any process was idle or running
 
-    def go(self) -> Generator[Ended, None, None]:
+    def go(self) -> Generator[RunEnd, None, None]:
         """Each run as it ends: its number, and its result or error. Raises `Stopped` at the end if runs are left."""
         left = len(self.plans)
         most = self.pool.capacity()
@@ -85,7 +85,7 @@ class Orchestrator:
                 else:
                     self.idle.append(worker)
 
-    def _step(self, most: int) -> list[Ended]:
+    def _step(self, most: int) -> list[RunEnd]:
         """Give waiting packs to processes, then wait a moment for answers. Returns the runs that have ended."""
         if not self.stop.asked:
             self._start_processes(most)
@@ -94,7 +94,7 @@ class Orchestrator:
             return []
         done = self.pool.finished([*self.running, *self.starting], _LOOK)
         self._forward_events()
-        ended: list[Ended] = []
+        ended: list[RunEnd] = []
         for call in done:
             if call in self.starting:
                 self._has_started(call)
@@ -107,17 +107,17 @@ class Orchestrator:
         if self.idle or self.running:
             self.alive = time.monotonic()
         elif time.monotonic() - self.alive > self.pool.wait:
-            raise PlaceLost(f"a worker for {len(self.waiting)} waiting tasks {self.pool.why_late()}")
+            raise NoWorkerLeft(f"a worker for {len(self.waiting)} waiting tasks {self.pool.why_late()}")
         free = len(self.starting) + len(self.idle)
         needed = min(most - len(self.running), len(self.waiting)) - free
         for _ in range(needed):
             if len(self.failed_starts) >= _TRIES:
                 if not (self.idle or self.running or self.starting):
-                    raise PlaceLost(f"{_TRIES} workers could not start: {self.failed_starts[-1]}")
+                    raise NoWorkerLeft(f"{_TRIES} workers could not start: {self.failed_starts[-1]}")
                 return  # the processes that exist do the work
             try:
                 worker, call = self.pool.start()
-            except Lost as lost:
+            except ProcessLost as lost:
                 self.failed_starts.append(lost)
             else:
                 self.starting[call] = worker
@@ -126,7 +126,7 @@ class Orchestrator:
         worker = self.starting.pop(call)
         try:
             self.pool.answer(call)
-        except Lost as lost:
+        except ProcessLost as lost:
             self.pool.kill(worker)
             self.failed_starts.append(lost)
         else:
@@ -141,11 +141,11 @@ class Orchestrator:
             for plan in plans:
                 if plan.folder is not None:
                     plan.folder.parent.mkdir(parents=True, exist_ok=True)
-            data = self.parcel(plans[0].config) if self.parcel else None
+            data = self.payload(plans[0].config) if self.payload else None
             worker = self.idle[-1]
             try:
                 call = self.pool.submit(worker, Task(self.packs[pack], plans, self.after, data))
-            except Lost as lost:  # it died while it was idle, so the pack is not the cause
+            except ProcessLost as lost:  # it died while it was idle, so the pack is not the cause
                 self.pool.kill(self.idle.pop())
                 self.listeners[self.packs[pack][0]].note("an idle process was lost; another takes its place")
                 if worker in self.untried:
@@ -160,7 +160,7 @@ class Orchestrator:
         for number, hook, arguments in self.pool.listener_calls(self.stop.asked):
             getattr(self.listeners[number], hook)(*arguments)
 
-    def _has_ended(self, call: Any) -> list[Ended]:
+    def _has_ended(self, call: Any) -> list[RunEnd]:
         """The ends of a pack's runs. If its process has died, the pack waits again, and continues from its folders."""
         worker, pack = self.running.pop(call)
         numbers = self.packs[pack]
@@ -170,7 +170,7 @@ class Orchestrator:
             self.idle.append(worker)
             self.untried.discard(worker)
             self.failed_starts.clear()
-        except Lost as lost:
+        except ProcessLost as lost:
             self.pool.kill(worker)
             what = self._name(numbers[0])
             if len(numbers) > 1:
@@ -179,11 +179,11 @@ class Orchestrator:
                 self.waiting.append(pack)
                 self.listeners[numbers[0]].note(f"the process of {what} was lost; it goes on in another")
                 return []
-            ends = [PlaceLost(f"{_TRIES} processes have died over {what}; of the last: {lost}")] * len(numbers)
+            ends = [NoWorkerLeft(f"{_TRIES} processes have died over {what}; of the last: {lost}")] * len(numbers)
         except Exception as error:  # it came from outside the runs themselves
             self.idle.append(worker)
             ends = [error] * len(numbers)
-        told: list[Ended] = []
+        told: list[RunEnd] = []
         for number, end in zip(numbers, ends, strict=True):
             if isinstance(end, Stopped):
                 self.stopped[number] = f"{self._name(number)}: {end}"

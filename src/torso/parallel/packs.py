@@ -55,8 +55,8 @@ class PlannedRun:
         return f"{self.config.method.name} seed {self.config.run.seed}"
 
 
-After = Callable[[Config, Path], None]  # called with config and folder when a run has ended or stopped
-Ended = tuple[int, Result | Exception]  # a run's number, and its result or error
+AfterRun = Callable[[Config, Path], None]  # called with config and folder when a run has ended or stopped
+RunEnd = tuple[int, Result | Exception]  # a run's number, and its result or error
 
 
 def side_by_side(
@@ -64,7 +64,7 @@ def side_by_side(
     listeners: Sequence[Listener],
     stop: Stop,
     made: Callable[[Config], Federation],
-    after: After | None = None,
+    after: AfterRun | None = None,
 ) -> list[Result | Exception]:
     """Do the runs of one pack in this process. `made` gives the data of a config."""
 
@@ -127,7 +127,7 @@ def packs(configs: Sequence[Config], clients: int | None = None) -> list[list[in
     done: list[list[int]] = []
     for place, config in enumerate(configs):
         most = clients if clients is not None else CLIENTS * _accelerated(config.run)
-        key = alike(config)
+        key = stack_key(config)
         count = max(participants(config), 1)
         if key in latest and filled[key] + count <= most and config.run.engine in ("auto", "batched", "ray"):
             latest[key].append(place)
@@ -158,7 +158,7 @@ def participants(config: Config) -> int:
     return max(math.floor(training * fraction + 1e-9), 1)
 
 
-def alike(config: Config) -> str:
+def stack_key(config: Config) -> str:
     """A key that is equal for runs that can share a stack: same network, images and phases, up to the learning rate.
 
     Runs may differ in what the server does with models, which parts travel, what a client keeps and what attackers

@@ -1,6 +1,6 @@
 """The interface of a pool of processes that do whole runs, and what such a process does.
 
-The orchestrator divides runs over a `Crew`, on this machine or on a cluster (`hire.py` makes it)."""
+The orchestrator divides runs over a `ProcessPool`, on this machine or on a cluster (`hire.py` makes it)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from torso.config import Config
 from torso.data import Federation
 from torso.errors import TorsoError
-from torso.parallel.packs import After, PlannedRun, side_by_side
+from torso.parallel.packs import AfterRun, PlannedRun, side_by_side
 from torso.results.result import Result
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.rounds import Round
@@ -31,19 +31,19 @@ class Task:
 
     numbers: Sequence[int]  # of these runs among all runs
     plans: Sequence[PlannedRun]
-    after: After | None = None
-    parcel: Any = None  # the runs' data, if they are sent
+    after: AfterRun | None = None
+    payload: Any = None  # the runs' data, if they are sent
 
 
-class Lost(Exception):
+class ProcessLost(Exception):
     """A process has died, or could not start. The message says why, as far as that is known."""
 
 
-class Unsound(Exception):
+class AcceleratorBroken(Exception):
     """The accelerator is broken for this process: another process has to continue its runs."""
 
 
-class Crew(Protocol):
+class ProcessPool(Protocol):
     """A pool of processes, each of which does one task at a time.
 
     Idle processes stay, with the data they have read and the kernels they have compiled. A call (the type is the
@@ -67,7 +67,7 @@ class Crew(Protocol):
     def answer(self, call: Any) -> list[Result | Exception]:
         """The answer to a finished call. Raises Lost, or an error that came from outside the runs themselves."""
 
-    def parcel(self, federation: Federation) -> Any:
+    def payload(self, federation: Federation) -> Any:
         """A federation's data in the form in which a task carries them; None if processes read data themselves."""
 
     def listener_calls(self, stop: bool) -> Iterable[ListenerCall]:
@@ -104,7 +104,7 @@ class RemoteListener(Listener):
         self._post("measuring", clients)
 
     def end(self, result: Result) -> None:
-        self._post("end", light(result))
+        self._post("end", without_models(result))
 
 
 class RemoteStop(Stop):
@@ -132,23 +132,23 @@ def do(
     plans = [replace(plan, config=here(plan.config)) for plan in task.plans]
     listeners = [RemoteListener(number, post) for number in task.numbers]
     ends = side_by_side(plans, listeners, RemoteStop(look), made, task.after)
-    told = [portable(end) if isinstance(end, Exception) else light(end) for end in ends]
+    told = [picklable_error(end) if isinstance(end, Exception) else without_models(end) for end in ends]
     del ends  # frees models and tracebacks
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         try:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()  # other processes may share the accelerator
         except RuntimeError as error:  # an illegal access, maybe of another process under MPS: CUDA does not recover
-            raise Unsound(str(error)) from None
+            raise AcceleratorBroken(str(error)) from None
     return told
 
 
-def light(result: Result) -> Result:
+def without_models(result: Result) -> Result:
     """A result without its models, which stay in the run's folder."""
     return replace(result, models=None)
 
 
-def portable(error: Exception) -> Exception:
+def picklable_error(error: Exception) -> Exception:
     """A copy of an error that can be sent to another process. An unexpected error gets its traceback as a note."""
     if not isinstance(error, TorsoError) and not hasattr(error, "__notes__"):
         error.add_note(f"On {socket.gethostname()}:\n{''.join(traceback.format_exception(error))}")

@@ -16,11 +16,11 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from torso.config import Config
-from torso.data import Federation, Shelf
+from torso.data import DataCache, Federation
 from torso.engine.batched import Batched
 from torso.errors import RequestError
-from torso.parallel.pool import ListenerCall, Lost, Task, Unsound, do, portable
-from torso.registry import guests, welcome
+from torso.parallel.pool import AcceleratorBroken, ListenerCall, ProcessLost, Task, do, picklable_error
+from torso.registry import plugin_entries, register_plugin_entries
 from torso.results.result import Result
 from torso.runs.devices import device_of
 from torso.runs.job import data_of
@@ -43,7 +43,7 @@ class LocalProcess:
         return self.pipe.closed
 
 
-class Processes:
+class LocalPool:
     """A pool of `count` processes, each with its own copy of the data."""
 
     wait = 300.0  # seconds; to import torch from a slow disk takes long
@@ -67,7 +67,7 @@ class Processes:
                 with _signals_blocked():
                     process.start()
         except OSError as error:
-            raise Lost(str(error)) from None
+            raise ProcessLost(str(error)) from None
         worker = LocalProcess(process, ours)
         return worker, worker
 
@@ -77,7 +77,7 @@ class Processes:
         try:
             worker.pipe.send_bytes(written)
         except OSError:
-            raise Lost(f"process {worker.process.pid} died while it was idle") from None
+            raise ProcessLost(f"process {worker.process.pid} died while it was idle") from None
         return worker
 
     def finished(self, calls: Sequence[LocalProcess], seconds: float) -> Sequence[LocalProcess]:
@@ -105,13 +105,13 @@ class Processes:
     def answer(self, call: LocalProcess) -> list[Result | Exception]:
         if call.said is None:
             call.process.join(_PATIENCE)
-            raise Lost(f"process {call.process.pid} ended with status {call.process.exitcode}")
+            raise ProcessLost(f"process {call.process.pid} ended with status {call.process.exitcode}")
         if isinstance(call.said, Exception):
             raise call.said
         found: list[Result | Exception] = call.said
         return found
 
-    def parcel(self, federation: Federation) -> None:
+    def payload(self, federation: Federation) -> None:
         """None: each process reads the data itself."""
 
     def listener_calls(self, stop: bool) -> Iterable[ListenerCall]:
@@ -159,7 +159,7 @@ def _written(task: Task) -> bytes:
 
     Classes and functions are pickled by name, so the other process must be able to import their modules."""
     try:
-        return pickle.dumps((guests(), task))
+        return pickle.dumps((plugin_entries(), task))
     except Exception as error:  # a user's object can raise anything
         raise _not_importable(error) from None
 
@@ -169,7 +169,7 @@ def _read(written: bytes) -> Task:
         things, task = pickle.loads(written)  # safe: it comes from the process that has started this one
     except Exception as error:  # something defined in a notebook or interpreter, which cannot be imported here
         raise _not_importable(error) from None
-    welcome(things)
+    register_plugin_entries(things)
     found: Task = task
     return found
 
@@ -196,7 +196,7 @@ def serve(pipe: Connection, stopping: Any, count: int) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # it was blocked at the start; see `_do_nothing`
     process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # a source may start processes
     Batched.company = count
-    made = partial(data_of, shelf=Shelf())
+    made = partial(data_of, data_cache=DataCache())
 
     def send(listener_call: ListenerCall | None, answer: Any) -> None:
         pipe.send_bytes(pickle.dumps((listener_call, answer)))  # not pipe.send, which would share tensors' memory
@@ -217,10 +217,10 @@ def serve(pipe: Connection, stopping: Any, count: int) -> None:
         try:
             task = _read(written)
             answer = do(task, partial(_here, count), made, post, lambda: bool(stopping.value))
-        except Unsound as error:
+        except AcceleratorBroken as error:
             sys.exit(f"{error}; another process goes on")
         except Exception as error:  # it came from outside the runs themselves
-            answer = portable(error)
+            answer = picklable_error(error)
 
 
 def _here(count: int, config: Config) -> Config:

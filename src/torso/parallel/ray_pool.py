@@ -22,13 +22,13 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from torso.config import Config, RunConfig
-from torso.data import Federation, Shelf
+from torso.data import DataCache, Federation
 from torso.engine.batched import Batched
-from torso.engine.connect import late, needs, room, threads
-from torso.engine.parcels import Parcel, read, whole
-from torso.engine.worker import Home
+from torso.engine.connect import threads, why_worker_is_late, worker_count, worker_resources
+from torso.engine.parcels import Payload, complete_payload, read
+from torso.engine.worker import DriverEnvironment
 from torso.errors import RequestError
-from torso.parallel.pool import ListenerCall, Lost, Task, Unsound, do
+from torso.parallel.pool import AcceleratorBroken, ListenerCall, ProcessLost, Task, do
 from torso.results.result import Result
 from torso.runs.devices import device_of
 from torso.runs.job import data_of
@@ -37,7 +37,7 @@ _LOOK = 0.2  # seconds between questions whether to stop
 _LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
 
 
-class OnRay:
+class RayPool:
     """A pool of actors. They keep the data they have read, and their accelerator, from one task to the next."""
 
     def __init__(self, run: RunConfig) -> None:
@@ -47,17 +47,17 @@ class OnRay:
         self.mailbox = mailbox()
 
     def capacity(self) -> int:
-        return room(self.run)
+        return worker_count(self.run)
 
     def start(self) -> tuple[Any, Any]:
-        worker = ray.remote(RayProcess).options(**needs(self.run), max_restarts=0).remote()
+        worker = ray.remote(RayProcess).options(**worker_resources(self.run), max_restarts=0).remote()
         return worker, worker.hello.remote()
 
     def submit(self, worker: Any, task: Task) -> Any:
         self.answer(worker.hello.remote())  # whether it still lives
         # cloudpickle sends what the user has registered by value; the parcel is a reference into the object store
         bare = Task(task.numbers, task.plans, task.after)
-        return worker.do.remote(Home.here(), cloudpickle.dumps(bare), task.parcel, self.mailbox)
+        return worker.do.remote(DriverEnvironment.here(), cloudpickle.dumps(bare), task.payload, self.mailbox)
 
     def finished(self, calls: Sequence[Any], seconds: float) -> Sequence[Any]:
         done: list[Any] = ray.wait(list(calls), timeout=seconds)[0]
@@ -67,11 +67,11 @@ class OnRay:
         try:
             found: list[Result | Exception] = ray.get(call)
         except _LOST as error:
-            raise Lost(str(error).strip().splitlines()[-1]) from None
+            raise ProcessLost(str(error).strip().splitlines()[-1]) from None
         return found
 
-    def parcel(self, federation: Federation) -> Any:
-        return ray.put(whole(federation))
+    def payload(self, federation: Federation) -> Any:
+        return ray.put(complete_payload(federation))
 
     def listener_calls(self, stop: bool) -> Iterable[ListenerCall]:
         return map(cloudpickle.loads, ray.get(self.mailbox.take.remote(stop)))
@@ -85,7 +85,7 @@ class OnRay:
         ray.kill(self.mailbox)
 
     def why_late(self) -> str:
-        return late(self.run)
+        return why_worker_is_late(self.run)
 
 
 def mailbox() -> Any:
@@ -118,29 +118,31 @@ class RayProcess:
     """The actor that does tasks, in a process of the cluster."""
 
     def __init__(self) -> None:
-        self.shelf = Shelf()
+        self.data_cache = DataCache()
 
     def hello(self) -> tuple[int, str]:
         return os.getpid(), socket.gethostname()
 
-    def do(self, home: Home, closed: bytes, parcel: Parcel | None, mailbox: Any) -> list[Result | Exception]:
-        home.move_in()
+    def do(
+        self, environment: DriverEnvironment, closed: bytes, payload: Payload | None, mailbox: Any
+    ) -> list[Result | Exception]:
+        environment.apply()
         task: Task = cloudpickle.loads(closed)
         for plan in task.plans:
             if plan.folder is not None and not plan.folder.parent.is_dir():
                 return [_elsewhere("--out", plan.folder.parent)] * len(task.plans)
-        made = self._read if parcel is None else partial(_sent, parcel)
+        made = self._read if payload is None else partial(_sent, payload)
         gpus = task.plans[0].config.run.ray.gpus_per_worker
         Batched.company = max(round(1 / gpus), 1) if gpus else 1
         try:
             return do(task, _here, made, partial(_post, mailbox), _Look(mailbox))
-        except Unsound:
+        except AcceleratorBroken:
             os._exit(1)  # the driver then gives the task to another process
 
     def _read(self, config: Config) -> Federation:
         if config.data.root and not Path(config.data.root).exists():
             raise _elsewhere("data.root =", Path(config.data.root))
-        return data_of(config, self.shelf)
+        return data_of(config, self.data_cache)
 
 
 def _post(mailbox: Any, listener_call: ListenerCall) -> None:
@@ -162,8 +164,8 @@ class _Look:
         return self.said
 
 
-def _sent(parcel: Parcel, config: Config) -> Federation:
-    federation: Federation = read(parcel.text, {}, parcel.cargo.unload(device_of(config.run), copy=False))
+def _sent(payload: Payload, config: Config) -> Federation:
+    federation: Federation = read(payload.text, {}, payload.packed.unload(device_of(config.run), copy=False))
     return federation
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from torso.config import Config
-from torso.data import Federation, Shelf
+from torso.data import DataCache, Federation
 from torso.parallel import hire
 from torso.parallel.orchestrator import Orchestrator
-from torso.parallel.packs import After, Ended, PlannedRun, packs, side_by_side
-from torso.parallel.pool import Crew
+from torso.parallel.packs import AfterRun, PlannedRun, RunEnd, packs, side_by_side
+from torso.parallel.pool import ProcessPool
 from torso.runs.events import Listener, Stop
 from torso.runs.job import data_of
 from torso.runs.run import Stopped
@@ -26,10 +26,10 @@ def run_together(
     listener: Listener | None = None,
     stop: Stop | None = None,
     clients: int | None = None,
-    after: After | None = None,
-    crew: Crew | None = None,
+    after: AfterRun | None = None,
+    pool: ProcessPool | None = None,
     data: Callable[[Config], Federation] | None = None,
-) -> Generator[Ended, None, None]:
+) -> Generator[RunEnd, None, None]:
     """Do all runs. Yields each as it ends: its index in the list, and its result or error.
 
     If a folder holds an unfinished run of its config, that run is resumed. `Stopped` is raised, not yielded, since it
@@ -38,17 +38,17 @@ def run_together(
     `clients`: how many of a round may stand in one stack; by default 128 on an accelerator, and one run at a time on
     CPU, where a stack is no faster.
     `after`: called when a run has ended or stopped, in the process that did it, with the config there and the folder.
-    `crew`: the processes that do the runs (`torso.parallel.hire.crew`); they stay for the next call. Without it, runs
+    `pool`: the processes that do the runs (`torso.parallel.hire.pool`); they stay for the next call. Without it, runs
     take place in this process, or with `run.engine = "ray"` in processes of the cluster that end with this call.
     `data`: gives the clients of a config, if they are not to be read as the config says. They are sent to a cluster,
     once for each seed."""
     plans = [PlannedRun(config, out) for config, out in zip(configs, outs, strict=True)]
     listener = listener or Listener()
     stop = stop or Stop()
-    if plans and (crew is not None or plans[0].config.run.engine == "ray"):
-        yield from _in_others(plans, packs(configs, clients), listener, stop, after, crew, data)
+    if plans and (pool is not None or plans[0].config.run.engine == "ray"):
+        yield from _in_others(plans, packs(configs, clients), listener, stop, after, pool, data)
         return
-    made = data or partial(data_of, shelf=Shelf())
+    made = data or partial(data_of, data_cache=DataCache())
     done = 0
     for group in packs(configs, clients):
         if stop.asked:  # the stop came after the runs before had passed their last check for it
@@ -70,19 +70,19 @@ def _in_others(
     groups: Sequence[Sequence[int]],
     listener: Listener,
     stop: Stop,
-    after: After | None,
-    crew: Crew | None,
+    after: AfterRun | None,
+    pool: ProcessPool | None,
     data: Callable[[Config], Federation] | None,
-) -> Generator[Ended, None, None]:
-    """`run_together` in other processes: those of `crew`, or processes of a cluster that end with this call."""
-    with nullcontext(crew) if crew is not None else hire.crew(plans[0].config.run) as processes:
+) -> Generator[RunEnd, None, None]:
+    """`run_together` in other processes: those of `pool`, or processes of a cluster that end with this call."""
+    with nullcontext(pool) if pool is not None else hire.pool(plans[0].config.run) as processes:
         assert processes is not None
         parcels: dict[int, Any] = {}  # seed -> its data, as they are sent
 
-        def parcel(config: Config) -> Any:
+        def payload(config: Config) -> Any:
             if data is not None and config.run.seed not in parcels:
-                parcels[config.run.seed] = processes.parcel(data(config))
+                parcels[config.run.seed] = processes.payload(data(config))
             return parcels.get(config.run.seed)
 
-        with closing(Orchestrator(plans, groups, listener, stop, processes, parcel=parcel, after=after).go()) as ends:
+        with closing(Orchestrator(plans, groups, listener, stop, processes, payload=payload, after=after).go()) as ends:
             yield from ends

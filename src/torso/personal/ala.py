@@ -91,7 +91,7 @@ class LocalAggregation(Personal):
     def learned(self, at: VisitStart, weights: Tensors) -> Tensors:
         """The trained weights W [G, *]; the clients may take different numbers of passes."""
         shuffle = replace(at.task.shuffle, purpose=f"{at.task.shuffle.purpose} ala")
-        some, _ = at.task.deck.parted(1 - self.sample, key(shuffle.seed, shuffle.purpose, shuffle.round))
+        some, _ = at.task.deck.split_off(1 - self.sample, key(shuffle.seed, shuffle.purpose, shuffle.round))
         task = replace(at.task, deck=some, shuffle=shuffle)
         is_first = at.notes[VISITS] == 1  # [G]: W has not been trained before
         set_modes(task.context.net, frozenset())  # the network does not change, running statistics included
@@ -116,7 +116,7 @@ class LocalAggregation(Personal):
         """The weights after a pass over the samples, and the mean loss in this pass [G]. By the chain rule ∂ℓ/∂W =
         ∂ℓ/∂θ̂ ⊙ (θ − θ_k), with θ̂ the mix."""
         counts = at.task.deck.class_counts(task.context.classes)
-        objective = task.settings.objective.untaught()
+        objective = task.settings.objective.without_teachers()
         total = torch.zeros(len(task.deck.clients), device=task.deck.index.device)
         for batch in task.epoch(epoch):
             grads, losses = gradients(task.context.net, mix(at, weights), tuple(weights), batch, objective, counts)

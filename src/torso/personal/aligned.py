@@ -14,11 +14,11 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.kinds import Count, NotNegative
 from torso.learn.gradients import gradients
-from torso.learn.looking import class_sums, members
+from torso.learn.looking import class_sums, one_hot_labels
 from torso.learn.phases import moved_by
 from torso.learn.stacked import per_client
 from torso.learn.task import LocalResult
-from torso.learn.taught import TOLD, Prototypical, at_class
+from torso.learn.taught import TOLD_PREFIX, Prototypical, at_class
 from torso.nets import Network, Tensors, learnable, part_names, set_modes
 from torso.personal.base import OwnModelStart, Personal, VisitStart, personals
 
@@ -82,14 +82,14 @@ class Aligned(Personal):
             for batch in replace(task, shuffle=shuffle).epoch(epoch):
                 set_modes(net, frozenset())  # running statistics do not change
                 goal = at_class(means, batch.labels)
-                taught = {f"{TOLD}means": goal, f"{TOLD}known": self.weights(batch, means.shape[1])}
+                taught = {f"{TOLD_PREFIX}means": goal, f"{TOLD_PREFIX}known": self.weights(batch, means.shape[1])}
                 grads, _ = gradients(net, tensors, body, replace(batch, taught=taught), _DistanceToMeans(), counts)
                 tensors = {**tensors, **{n: tensors[n] - self.lr * g for n, g in grads.items()}}
         return {n: tensors[n] for n in body}
 
     def weights(self, batch: Batch, classes: int) -> Tensor:
         """The weights of samples [G, B] in the mean loss of a batch."""
-        member = members(batch, classes)
+        member = one_hot_labels(batch, classes)
         if self.over == "samples":
             return member.sum(dim=-1)
         count = member.sum(dim=1)  # [G, C]

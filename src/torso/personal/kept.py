@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from torso.kinds import NotNegative
-from torso.learn.drift import Local, Proximal
+from torso.learn.drift import DriftState, Proximal
 from torso.learn.local import learn
 from torso.learn.phases import moved_by
 from torso.learn.steps import Plain
@@ -59,7 +59,7 @@ class Ditto(Personal):
 
     def after(self, at: VisitStart, learned: LocalResult) -> Tensors:
         plan = at.task.plan
-        pull = Local(start={n: at.received[n] for phase in plan for n in phase.rates}, params={})
+        pull = DriftState(start={n: at.received[n] for phase in plan for n in phase.rates}, params={})
         settings = replace(at.task.settings, drift=Proximal(self.lam), step=Plain())
         tensors = learn(replace(at.task, settings=settings), at.own, pull).tensors
         return {name: tensors[name] for name in moved_by(plan)}

@@ -9,12 +9,12 @@ from typing import Any
 from torch import Tensor
 
 from torso.nets import Tensors
-from torso.personal.store import ClientState, Elsewhere, Store
+from torso.personal.store import ClientState, StateHandle, Store
 from torso.server.state import Cost, ServerState
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingVisit:
     """A visit in asynchronous rounds whose upload has not arrived yet."""
 
     client: int
@@ -24,7 +24,7 @@ class Pending:
     loss: Tensor  # [1]
     finite: Tensor  # whether all numbers of the upload are finite
     sent: Tensors  # [*]: the changes of parameters since the visit began; other tensors as they are
-    left: ClientState | Elsewhere | None = None  # the client's state once the upload has arrived
+    left: ClientState | StateHandle | None = None  # the client's state once the upload has arrived
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class State:
 
     server: ServerState
     clients: Store = field(default_factory=Store)
-    pending: tuple[Pending, ...] = ()
+    pending: tuple[PendingVisit, ...] = ()
 
     @classmethod
     def begin(
-        cls, model: Tensors, clients: Mapping[int, ClientState | Elsewhere] | None = None, **server: Any
+        cls, model: Tensors, clients: Mapping[int, ClientState | StateHandle] | None = None, **server: Any
     ) -> State:
         """A state before the first round; further arguments are fields of `ServerState`."""
         return cls(ServerState(model, **server), Store(clients))

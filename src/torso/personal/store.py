@@ -34,10 +34,10 @@ class ClientState:
 
 
 KINDS = tuple(each.name for each in fields(ClientState))
-NOTHING = ClientState()
+EMPTY_STATE = ClientState()
 
 
-class Elsewhere(ABC):
+class StateHandle(ABC):
     """A handle on the state of a client that is not in this process."""
 
     @abstractmethod
@@ -46,24 +46,24 @@ class Elsewhere(ABC):
 
 
 class Store(Mapping[int, ClientState]):
-    """The states of all clients after a round. A client without an entry has the state `NOTHING`. It is never changed:
-    a round makes a new store.
+    """The states of all clients after a round. A client without an entry has the state `EMPTY_STATE`. It is never
+    changed: a round makes a new store.
 
     `later`: the states of the same clients one round later, for analyses that repeat that round."""
 
     def __init__(
-        self, entries: Mapping[int, ClientState | Elsewhere] | None = None, later: Store | None = None
+        self, entries: Mapping[int, ClientState | StateHandle] | None = None, later: Store | None = None
     ) -> None:
-        self.entries: ClientMap[ClientState | Elsewhere] = ClientMap(entries)
+        self.entries: ClientMap[ClientState | StateHandle] = ClientMap(entries)
         self.later = later
 
     def __getitem__(self, client: int) -> ClientState:
-        found: ClientState | Elsewhere = self.entries.get(client, NOTHING)
+        found: ClientState | StateHandle = self.entries.get(client, EMPTY_STATE)
         return found if isinstance(found, ClientState) else found.fetch()
 
     def states(self, clients: Iterable[int]) -> list[ClientState]:
         """The states of some clients, in their order."""
-        found = [self.entries.get(client, NOTHING) for client in clients]
+        found = [self.entries.get(client, EMPTY_STATE) for client in clients]
         return [each if isinstance(each, ClientState) else each.fetch() for each in found]
 
     def __contains__(self, client: object) -> bool:
@@ -75,7 +75,7 @@ class Store(Mapping[int, ClientState]):
     def __len__(self) -> int:
         return len(self.entries)
 
-    def updated(self, left: Mapping[int, ClientState | Elsewhere]) -> Store:
+    def updated(self, left: Mapping[int, ClientState | StateHandle]) -> Store:
         """The store after a round. `left`: new states, or handles on them, of the clients that have one. Takes
         time in proportion to their number, not to that of all clients."""
         return Store(self.entries | left) if left else self

@@ -20,7 +20,7 @@ from torso.nets import Network, build, part_names
 from torso.nets.shifted import SHIFT
 from torso.nets.simplex import CLASSIFIER, PROJECTION
 from torso.registry import cited, plain
-from torso.runs.cost import down, schema_bytes, up
+from torso.runs.cost import download_of, schema_bytes, upload_schema
 from torso.runs.stage import Stage
 from torso.runs.stages import stages
 from torso.runs.telling import tell
@@ -63,7 +63,7 @@ def _bytes(stage: Stage, net: Network) -> tuple[int, int]:
     sizes = np.ones(clients, dtype=np.int64)
     roster = Roster("everybody", 1, Pixels(1, 1, 1), sizes, np.zeros(0, dtype=np.int64))
     told = tell(stage, ServerState(model, uploads=held), roster, [0], 2, seed=0)
-    return bytes_of(down(told, 0)), schema_bytes(up(stage, told, 0))
+    return bytes_of(download_of(told, 0)), schema_bytes(upload_schema(stage, told, 0))
 
 
 def _travels(stage: Stage) -> str:

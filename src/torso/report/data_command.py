@@ -15,7 +15,7 @@ from torso.report.look_command import look
 from torso.report.options import Json, Quiet
 
 if TYPE_CHECKING:
-    from torso.data.fetch import Got, Watcher
+    from torso.data.fetch import Download, DownloadListener
 
 data_app = typer.Typer(help="Download data sets, and look at your own data.", no_args_is_help=True)
 data_app.command("look")(look)
@@ -113,11 +113,11 @@ def get(
         print(json.dumps(done))
 
 
-def _as_data(got: Got) -> dict[str, Any]:
+def _as_data(got: Download) -> dict[str, Any]:
     return {"name": got.data.name, "source": got.data.name, "root": str(got.root), "downloaded": got.new}
 
 
-def _tell(got: Got, out: Path | None) -> None:
+def _tell(got: Download, out: Path | None) -> None:
     console = Console()
     said = "is checked and ready" if got.new else "was there already"
     root = f" --set data.root={got.root}" if out is not None else ""
@@ -129,15 +129,15 @@ def _tell(got: Got, out: Path | None) -> None:
 
 
 @contextmanager
-def _watching(quiet: bool) -> Iterator[Watcher]:
+def _watching(quiet: bool) -> Iterator[DownloadListener]:
     """Shows progress on the error stream: bars on a terminal, a few lines elsewhere, nothing if quiet."""
-    from torso.data.fetch import Watcher
+    from torso.data.fetch import DownloadListener
     from torso.report.download_bars import Bars, Lines
 
     console = Console(stderr=True)
     try:
         if quiet:
-            yield Watcher()
+            yield DownloadListener()
         elif console.is_terminal:
             with Bars(console) as bars:
                 yield bars

@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from torso.data.fetch import Watcher
+from torso.data.fetch import DownloadListener
 
 
-class Lines(Watcher):
+class Lines(DownloadListener):
     """Progress as lines, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
@@ -42,7 +42,7 @@ class _Amount(ProgressColumn):
         return Text(f"{task.completed / 1e6:,.1f} / {(task.total or 0) / 1e6:,.1f} MB{speed}")
 
 
-class Bars(Watcher):
+class Bars(DownloadListener):
     """Progress as bars: one for each file, and one for each conversion of files."""
 
     def __init__(self, console: Console) -> None:

@@ -14,7 +14,7 @@ from torso.plugins import Plugins, load_plugins
 from torso.report.options import ChangedData, DataRoot, Json
 
 if TYPE_CHECKING:
-    from torso.results.export import Exported, Form
+    from torso.results.export import Exported, ExportOptions
 
 
 def add_to(app: typer.Typer) -> None:
@@ -63,12 +63,12 @@ def export(
 ) -> None:
     """Write the models of a finished run as files (safetensors, ONNX, torch.export), with a page on their use."""
     load_plugins(plugin)
-    from torso.results.export import Form, check_empty, chosen_clients, read_samples
+    from torso.results.export import ExportOptions, check_empty, chosen_clients, read_samples
     from torso.results.export import export as write
     from torso.runs.load import load
 
     check_empty(out)  # fails early, before data are read
-    form = Form.asked(formats, preprocessing, norm, opset)
+    form = ExportOptions.asked(formats, preprocessing, norm, opset)
     of_federation = _of_federation(folder, out, form, plain=not (clients or held or new))
     if of_federation is not None:
         _tell(out, of_federation, as_json)
@@ -90,7 +90,7 @@ def export(
     _tell(out, exported, as_json)
 
 
-def _of_federation(folder: Path, out: Path, form: Form, plain: bool) -> Exported | None:
+def _of_federation(folder: Path, out: Path, form: ExportOptions, plain: bool) -> Exported | None:
     """The exported model of a real federation's folder, at a client or on the server; None for any other folder.
 
     `plain`: no option asks for the models of certain clients. A federation's folder holds one model only."""

@@ -68,19 +68,19 @@ def serve(folder: Folder) -> None:
     """Run the server until Ctrl-C. Clients and `torso federation run` connect to it."""
     _needs_flower()
     from torso.federation.flower.serve import serve as forever
-    from torso.federation.folder import ServerPlace
+    from torso.federation.folder import ServerFolder
 
-    forever(ServerPlace.open(folder))
+    forever(ServerFolder.open(folder))
 
 
 @_app.command()
 def key(folder: Client, name: Name) -> None:
     """Make this client's key pair. The private key stays here; send the public one to the server's operator."""
     _needs_flower()
-    from torso.federation.folder import ClientPlace
+    from torso.federation.folder import ClientFolder
     from torso.federation.keys import fingerprint, make_key, public_key
 
-    public = make_key(ClientPlace.open(folder), name)
+    public = make_key(ClientFolder.open(folder), name)
     print(f"{public}: send this file to the server's operator, who admits it. Compare its fingerprint by telephone:")
     print(fingerprint(public_key(public)))
 
@@ -94,9 +94,9 @@ def admit(
     """Admit a client by its public key. The server must be running."""
     _needs_flower()
     from torso.federation.flower.control import admit as let_in
-    from torso.federation.folder import ServerPlace
+    from torso.federation.folder import ServerFolder
 
-    found = let_in(ServerPlace.open(folder), public, name or public.stem)
+    found = let_in(ServerFolder.open(folder), public, name or public.stem)
     print(f"{found.name} is admitted, with the key {found.fingerprint}")
 
 
@@ -105,9 +105,9 @@ def revoke(folder: Folder, name: Annotated[str, typer.Argument(metavar="NAME", h
     """Remove a client: it is disconnected at once, and its key is refused from then on."""
     _needs_flower()
     from torso.federation.flower.control import revoke as shut_out
-    from torso.federation.folder import ServerPlace
+    from torso.federation.folder import ServerFolder
 
-    shut_out(ServerPlace.open(folder), name)
+    shut_out(ServerFolder.open(folder), name)
     print(f"{name} is revoked: it is disconnected, and its key is refused from now on.")
 
 
@@ -132,8 +132,8 @@ def join(
 
     from torso.config import Config
     from torso.federation.flower.client import FlowerClientLink
-    from torso.federation.folder import ClientPlace
-    from torso.federation.home import Home
+    from torso.federation.folder import ClientFolder
+    from torso.federation.home import ClientService
     from torso.federation.keys import check_name
     from torso.federation.site_data import read_site
     from torso.federation.words import what_columns_tell
@@ -147,14 +147,14 @@ def join(
             f"--set {refused[0]!r}: a client sets only how its data are read. Accepted: keys of data.*, and model.body "
             "and model.weights if the run's network has a tokenizer"
         )
-    place = ClientPlace.open(folder)
+    place = ClientFolder.open(folder)
     own = Config.load(None, sets)
     found = read_site(data, own.data, check_name(name), wants_of(own.model.body, own.model.weights))
     torch.set_num_threads(threads)
     for remark in filter(None, (*found.remarks, what_columns_tell(found.told.columns))):
         _say(remark)
     (place.path / name).mkdir(mode=0o700, exist_ok=True)  # only this user may read what the client will hold
-    home = Home(name, found, place.path / name, device_named(device), _say, sums_only=sums_only)
+    home = ClientService(name, found, place.path / name, device_named(device), _say, sums_only=sums_only)
     with terminated_as_interrupted(), FlowerClientLink(place, name, _say) as link:
         if place.insecure:
             _warn_insecure("no TLS, no authentication: every machine in between can read and change everything.")
@@ -174,11 +174,11 @@ def status(folder: Folder, as_json: Json = False) -> None:
     """List the clients: who is connected, with how many samples."""
     _needs_flower()
     from torso.federation.flower.server import FlowerServerLink
-    from torso.federation.folder import ServerPlace
+    from torso.federation.folder import ServerFolder
     from torso.federation.status import status_of
     from torso.report.printing import print_list
 
-    place = ServerPlace.open(folder)
+    place = ServerFolder.open(folder)
     try:
         with FlowerServerLink(place) as link:
             rows = status_of(place, link)
@@ -198,11 +198,11 @@ def models(
     as_json: Json = False,
 ) -> None:
     """List the personal models on this machine. `torso export DIR/NAME --out …` writes the newest as files."""
-    from torso.federation.folder import ClientPlace
+    from torso.federation.folder import ClientFolder
     from torso.federation.models import is_home, models_of
     from torso.report.printing import print_list
 
-    place = ClientPlace.open(folder)
+    place = ClientFolder.open(folder)
     homes = sorted(path for path in place.path.iterdir() if is_home(path) and (not name or path.name == name))
     rows = [
         {
@@ -287,20 +287,20 @@ def run(
     load_plugins(plugin)
     from torso.config import Config
     from torso.federation.flower.server import FlowerServerLink
-    from torso.federation.folder import ServerPlace
+    from torso.federation.folder import ServerFolder
     from torso.federation.run import run_federation, test_set
     from torso.report.printing import print_results
-    from torso.results.folder import own_folder
+    from torso.results.folder import new_run_folder
 
     if resume and out is None:
         raise RequestError("--resume needs --out, the folder of the run to continue.")
-    place = ServerPlace.open(_federation_of(config, at))
+    place = ServerFolder.open(_federation_of(config, at))
     if config.is_dir():
         config = (out if resume and out is not None else config) / "config.toml"
     experiment = Config.load(config, sets)
     link = FlowerServerLink(place)
     name = f"{experiment.method.name}-federation"
-    with own_folder(out, name) as folder, watching(quiet, tensorboard) as (listener, stop):
+    with new_run_folder(out, name) as folder, watching(quiet, tensorboard) as (listener, stop):
         result = run_federation(
             experiment,
             link,

@@ -10,7 +10,7 @@ import tomli_w
 
 from torso.config import Config, DataConfig
 from torso.data.inputs import Pixels, Tokens
-from torso.data.inventory import Stock
+from torso.data.inventory import SurveyData
 from torso.data.survey import Survey
 from torso.data.texts import Texts
 
@@ -19,12 +19,12 @@ _KEEP = 96  # if all images have one size with sides up to this many pixels, the
 _SECTIONS = ("csv", "text", "npz", "folder")  # sections of [data] that say how files are read
 
 
-def fitting(stock: Stock, found: Survey) -> dict[str, Any]:
+def fitting(survey_data: SurveyData, found: Survey) -> dict[str, Any]:
     """A config tree with the keys that matter for these data. It is validated, so `torso run` accepts it."""
-    data = {**_data(stock, found), **_dealt(found)}
+    data = {**_data(survey_data, found), **_dealt(found)}
     tree = {
         "data": data,
-        "model": {"body": _body(stock, found, data.get("size", 0))},
+        "model": {"body": _body(survey_data, found, data.get("size", 0))},
         "method": {"name": "fedbabu"},
         "train": _training(found, int(data["clients"]) or len(found.clients)),
     }
@@ -41,11 +41,11 @@ def as_toml(tree: dict[str, Any], path: Path) -> str:
     return head + tomli_w.dumps(tree)
 
 
-def _data(stock: Stock, found: Survey) -> dict[str, Any]:
+def _data(survey_data: SurveyData, found: Survey) -> dict[str, Any]:
     """The [data] section: which data are read, and the keys that differ from their defaults."""
-    options, defaults = stock.options, DataConfig()
+    options, defaults = survey_data.options, DataConfig()
     tree: dict[str, Any] = {"source": options.source, "root": options.root}
-    size = options.size or (_side(found) if stock.input is None else 0)
+    size = options.size or (_side(found) if survey_data.input is None else 0)
     if size:
         tree["size"] = size
     for name in _SECTIONS:
@@ -81,11 +81,11 @@ def _dealt(found: Survey) -> dict[str, Any]:
     return {"partition": "shards", "clients": clients, "shards": shards, "balance": True}
 
 
-def _body(stock: Stock, found: Survey, size: int) -> str:
+def _body(survey_data: SurveyData, found: Survey, size: int) -> str:
     """The network for this kind of input; for images also by their size."""
-    if isinstance(stock.input, Tokens | Texts):
+    if isinstance(survey_data.input, Tokens | Texts):
         return "embedding-mean"
-    if stock.input is not None and not isinstance(stock.input, Pixels):
+    if survey_data.input is not None and not isinstance(survey_data.input, Pixels):
         return "mlp"
     side = size or min(found.sizes[0][:2])
     return "conv4" if side >= 16 else "conv3" if side >= 8 else "mlp"

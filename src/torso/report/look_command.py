@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from torso.config import DataConfig
-    from torso.data.inventory import Stock
+    from torso.data.inventory import SurveyData
     from torso.data.survey import Survey
 
 Counts = Sequence[int]
@@ -50,32 +50,37 @@ def look(
     named = [f"data.csv.{key}={json.dumps(name)}" for key, name in (("label", label), ("client", client)) if name]
     options = Config.load(None, [*sets, *named]).data
     with Console(stderr=True, quiet=as_json).status(f"Reading {path}"):
-        stock = _stock(path, options)
-        found = survey(stock.inventory)
-    tree = fitting(stock, found)
+        survey_data = _survey_data(path, options)
+        found = survey(survey_data.inventory)
+    tree = fitting(survey_data, found)
     text = as_toml(tree, path)
-    written = _write(out, stock, found, text) if out is not None else []
+    written = _write(out, survey_data, found, text) if out is not None else []
     if as_json:
-        said = {**found.as_json(), "remarks": stock.remarks, "config": tree, "files": [str(file) for file in written]}
+        said = {
+            **found.as_json(),
+            "remarks": survey_data.remarks,
+            "config": tree,
+            "files": [str(file) for file in written],
+        }
         print(json.dumps(said, ensure_ascii=False))
         return
-    _print(Console(), path, stock, found)
+    _print(Console(), path, survey_data, found)
     _print_config(Console(), text, written)
 
 
-def _stock(path: Path, options: DataConfig) -> Stock:
-    from torso.data.inventory import take_stock
+def _survey_data(path: Path, options: DataConfig) -> SurveyData:
+    from torso.data.inventory import read_survey_data
     from torso.errors import RequestError
 
     try:
-        return take_stock(path, options)
+        return read_survey_data(path, options)
     except RequestError as error:
         if str(error).startswith("data.csv.label") and "is no column" in str(error):
             raise RequestError(f"{error}. Name the column of the classes: --label COLUMN") from None
         raise
 
 
-def _write(out: Path, stock: Stock, found: Survey, text: str) -> list[Path]:
+def _write(out: Path, survey_data: SurveyData, found: Survey, text: str) -> list[Path]:
     """Write the config, the report and the pictures into a new or empty folder. Nothing is written beside the data."""
     from torso.errors import RequestError
     from torso.report.look_pictures import contact_sheet, partition_chart
@@ -85,7 +90,7 @@ def _write(out: Path, stock: Stock, found: Survey, text: str) -> list[Path]:
         "config.toml": text,
         "look.json": json.dumps(found.as_json(), ensure_ascii=False, indent=1) + "\n",
         "partition.svg": partition_chart(found),
-        "samples.svg": contact_sheet(stock, found),
+        "samples.svg": contact_sheet(survey_data, found),
     }
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -97,7 +102,7 @@ def _write(out: Path, stock: Stock, found: Survey, text: str) -> list[Path]:
     return [out / name for name, content in files.items() if content]
 
 
-def _print(console: Console, path: Path, stock: Stock, found: Survey) -> None:
+def _print(console: Console, path: Path, survey_data: SurveyData, found: Survey) -> None:
     from rich.markup import escape
 
     clients = f"{len(found.clients)} clients, " if found.clients else ""
@@ -106,12 +111,12 @@ def _print(console: Console, path: Path, stock: Stock, found: Survey) -> None:
         f"class{'' if len(found.classes) == 1 else 'es'}",
         soft_wrap=True,
     )
-    console.print(escape(_kind(stock, found)), highlight=False, soft_wrap=True)
+    console.print(escape(_kind(survey_data, found)), highlight=False, soft_wrap=True)
     if found.clients:
         console.print(_table("client", found.clients, (found.train, found.test), "classes", found.parted))
     turned = [list(zip(*counts, strict=True)) for counts in (found.train, found.test)]
     console.print(_table("class", found.classes, turned, "clients" if found.clients else "", found.parted))
-    for finding in (*found.findings, *(f"{_begun(remark)}." for remark in stock.remarks)):
+    for finding in (*found.findings, *(f"{_begun(remark)}." for remark in survey_data.remarks)):
         console.print(f"[yellow]•[/yellow] {escape(finding)}", highlight=False, soft_wrap=True)
 
 
@@ -120,10 +125,10 @@ def _begun(remark: str) -> str:
     return remark if remark.startswith("data.") else f"{remark[:1].upper()}{remark[1:]}"
 
 
-def _kind(stock: Stock, found: Survey) -> str:
+def _kind(survey_data: SurveyData, found: Survey) -> str:
     """What the samples are: `32×32 pixels; 60 grey, 0 colour; …` for images, else the input in words."""
     if not found.sizes:
-        return stock.input.words if stock.input else ""
+        return survey_data.input.words if survey_data.input else ""
     height, width, _ = found.sizes[0]
     sizes = f"{width}×{height} pixels" if len(found.sizes) == 1 else f"{len(found.sizes)} sizes"
     return f"{sizes}; {found.grey} grey, {found.colour} colour; unreadable files: {len(found.broken)}"

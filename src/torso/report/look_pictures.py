@@ -10,10 +10,10 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from torso.data.inventory import Stock
+from torso.data.inventory import SurveyData
 from torso.data.survey import Survey
 from torso.report.charts.drawing import WIDTH, shortened
-from torso.report.charts.heat import Heat, Ramp, evenly
+from torso.report.charts.heat import Heat, Ramp, even_indices
 from torso.report.charts.panels import Axis, Panel, Plot, room_for
 from torso.report.charts.svg import standing_alone, to_svg
 
@@ -22,9 +22,9 @@ _PER_CLASS, _CLASSES = 8, 30  # at most: images of a class, and classes of the c
 _CLIENTS, _COLUMNS = 60, 400  # at most: rows and columns of the heat map
 
 
-def contact_sheet(stock: Stock, found: Survey) -> str:
+def contact_sheet(survey_data: SurveyData, found: Survey) -> str:
     """Up to eight images of each class, from as many clients as possible; "" if the samples are not images."""
-    rows = [(name, list(_chosen(stock, number))) for number, name in enumerate(found.classes[:_CLASSES])]
+    rows = [(name, list(_chosen(survey_data, number))) for number, name in enumerate(found.classes[:_CLASSES])]
     rows = [(name, images) for name, images in rows if images]
     if not rows:
         return ""
@@ -47,9 +47,9 @@ def contact_sheet(stock: Stock, found: Survey) -> str:
     return standing_alone(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(marks)}</svg>', width, height)
 
 
-def _chosen(stock: Stock, label: int) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+def _chosen(survey_data: SurveyData, label: int) -> Iterator[tuple[str, NDArray[np.uint8]]]:
     """(name, image) of some samples of a class: one of each client in turn, until there are enough."""
-    inventory = stock.inventory
+    inventory = survey_data.inventory
     rows = np.flatnonzero(inventory.labels == label)
     turn = np.zeros(len(rows), np.int64)
     seen: dict[int, int] = {}
@@ -57,7 +57,7 @@ def _chosen(stock: Stock, label: int) -> Iterator[tuple[str, NDArray[np.uint8]]]
         client = int(inventory.clients[row])
         turn[place] = seen[client] = seen.get(client, -1) + 1
     for row in rows[np.argsort(turn, kind="stable")][:_PER_CLASS].tolist():
-        image = stock.picture(row)
+        image = survey_data.picture(row)
         if image is not None:
             yield inventory.names[row], image
 
@@ -80,7 +80,7 @@ def _as_png(image: NDArray[np.uint8]) -> str:
 def partition_chart(found: Survey) -> str:
     """Samples of each client and class as a heat map, train and test together."""
     table = (np.array(found.train) + np.array(found.test)).astype(np.float64)
-    clients, classes = evenly(len(table), _CLIENTS), evenly(table.shape[1], _COLUMNS)
+    clients, classes = even_indices(len(table), _CLIENTS), even_indices(table.shape[1], _COLUMNS)
     drawn = table[np.ix_(clients, classes)]
     names = [found.clients[k] if found.clients else "all" for k in clients.tolist()]
     columns = [found.classes[c] for c in classes.tolist()]

@@ -54,11 +54,11 @@ def personalize(
     """Make a model for a client that was not in the run, from its own labelled data. Measure it before and after."""
     load_plugins(plugin)
     from torso.federation.models import is_home, is_served
-    from torso.results.export import Form, check_empty
+    from torso.results.export import ExportOptions, check_empty
     from torso.runs.personalize import personalize as make
     from torso.runs.personalize import write
 
-    form = Form.asked(formats, "inside", "calibrated", None)
+    form = ExportOptions.asked(formats, "inside", "calibrated", None)
     if out is not None:
         check_empty(out)  # fails early, before data are read
     of_federation = model.is_dir() and (is_home(model) or is_served(model))

@@ -18,7 +18,7 @@ import torch
 from torso.config import Config
 from torso.precision import precision_of
 from torso.runs.devices import device_named
-from torso.runs.events import Listener, Through
+from torso.runs.events import ForwardingListener, Listener
 from torso.runs.job import data_of
 from torso.runs.run import run
 
@@ -94,7 +94,7 @@ def measure_pfl(config: Config, listener: Listener | None = None, stop: Stop | N
     }
 
 
-class _Rounds(Through):
+class _Rounds(ForwardingListener):
     """A listener that notes how long each round took."""
 
     def __init__(self, listener: Listener) -> None:

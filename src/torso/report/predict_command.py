@@ -56,12 +56,12 @@ def predict(
     """Classify new samples with a trained model: print classes and their probabilities."""
     load_plugins(plugin)
     from torso.nets.network import card_of
-    from torso.runs.offered import offered
+    from torso.runs.offered import read_user_data
     from torso.runs.predict import answers
 
     net = model_at(model, client, data_root, accept_changed_data)
     card = card_of(net)
-    found = answers(net, offered(data, card, label, text))
+    found = answers(net, read_user_data(data, card, label, text))
     if out is not None:
         found.write(out, top)
     if as_json:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from torso.report.comparison import Comparison
 from torso.report.privacy import in_words
-from torso.report.table import ENDLESS, differences, fitted, rows_of, table
+from torso.report.table import UNLIMITED_WIDTH, differences, fitted, rows_of, table
 
 _UNITS = (
     "Accuracy in %: mean ± std over clients; generic: one model on the whole test set. Worst tenth: mean personalised "
@@ -88,7 +88,7 @@ def print_list(rows: list[dict[str, Any]], as_json: bool) -> None:
         view.add_column(column.replace("_", " "), overflow="fold", no_wrap=place == 0)  # names are not broken
     for row in rows:
         view.add_row(*(escape(str(value)) for value in row.values()))
-    if Measurement.get(console, console.options.update(max_width=ENDLESS), view).minimum <= console.width:
+    if Measurement.get(console, console.options.update(max_width=UNLIMITED_WIDTH), view).minimum <= console.width:
         console.print(view)
     else:
         _print_blocks(rows, console)

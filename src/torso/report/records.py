@@ -81,7 +81,7 @@ def _percent(value: Any) -> float:
     return found
 
 
-OWN_FILES = ("csv", "folder", "jsonl", "npz", "parquet")
+FILE_FORMAT_SOURCES = ("csv", "folder", "jsonl", "npz", "parquet")
 """Data sources that are named after a file format, so their name does not say which data were used."""
 
 
@@ -151,7 +151,7 @@ class Record:
         source, found = self.setting("data.source"), self.result.get("dataset", "?")
         if self.is_federation and found == "federation":  # the clients' files have no common name
             return "a federation"
-        return str(found if self.is_federation or source in (None, *OWN_FILES) else source)
+        return str(found if self.is_federation or source in (None, *FILE_FORMAT_SOURCES) else source)
 
     def client_names(self, count: int) -> list[str | int]:
         """The names of `count` clients; their numbers if they have no names."""

@@ -50,7 +50,7 @@ def run(
         load_plugins(plugin)
         from torso.config import Config
         from torso.report.printing import print_results
-        from torso.results.folder import own_folder
+        from torso.results.folder import new_run_folder
         from torso.runs.run import Stopped
         from torso.runs.run import run as run_it
 
@@ -59,7 +59,7 @@ def run(
         config = _config_to_resume(config, out)
     experiment = Config.load(config, sets)
     name = f"{experiment.method.name}-{experiment.data.source}"
-    with own_folder(out, name) as folder, watching(quiet, tensorboard) as (listener, stop):
+    with new_run_folder(out, name) as folder, watching(quiet, tensorboard) as (listener, stop):
         try:
             result = run_it(
                 experiment,
@@ -112,13 +112,13 @@ def compare(
         from torso.parallel.compare import compare as run_all
         from torso.report.comparison import compare_folders
         from torso.report.printing import print_comparison, print_differences, print_results
-        from torso.results.folder import own_folder
+        from torso.results.folder import new_run_folder
 
     if all(name not in known and Path(name).is_dir() for name in methods):
         print_comparison(compare_folders(methods, baseline), as_json)
         return
     names, config = _compared(methods, baseline)
-    with own_folder(out, "compare") as folder, watching(quiet, tensorboard) as (listener, stop):
+    with new_run_folder(out, "compare") as folder, watching(quiet, tensorboard) as (listener, stop):
         results = run_all(names, config, sets, seeds=seeds, out=folder, resume=resume, listener=listener, stop=stop)
     print_results(results, as_json, [result.as_json() for result in results])
     if not as_json:

@@ -20,7 +20,7 @@ from torso.report.privacy import epsilon_cell
 from torso.report.statistics import Difference, Refused
 from torso.results.result import Result
 
-ENDLESS = 1_000_000  # columns of a terminal that is wide enough for any table
+UNLIMITED_WIDTH = 1_000_000  # columns of a terminal that is wide enough for any table
 _OWN = ("benign", "personalized")  # measures whose worst tenth is shown: that of honest clients if they are measured
 
 
@@ -89,7 +89,7 @@ def table(results: Sequence[Result], console: Console) -> Table:
 def fitted(made: Sequence[Row], console: Console) -> Table:
     """The table of these rows; in a compact form if it would be wider than the terminal."""
     wide = view_of(made)
-    needed = Measurement.get(console, console.options.update(max_width=ENDLESS), wide).maximum
+    needed = Measurement.get(console, console.options.update(max_width=UNLIMITED_WIDTH), wide).maximum
     return wide if needed <= console.width else view_of(made, narrow=True)
 
 

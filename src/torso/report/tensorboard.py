@@ -8,11 +8,11 @@ from typing import Any
 from torso.errors import RequestError
 from torso.measure import Accuracy
 from torso.results.result import Result
-from torso.runs.events import Begin, Listener, Through
+from torso.runs.events import Begin, ForwardingListener, Listener
 from torso.runs.rounds import Round
 
 
-class TensorBoard(Through):
+class TensorBoard(ForwardingListener):
     """A listener that writes events and passes everything on to another listener. No run folder: no events."""
 
     def __init__(self, then: Listener) -> None:

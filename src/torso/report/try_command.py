@@ -12,7 +12,7 @@ from torso.report.options import ChangedData, DataRoot
 from torso.report.predict_command import Client, Model, model_at
 
 if TYPE_CHECKING:
-    from torso.report.try_page import Asked
+    from torso.report.try_page import TitledModel
 
 
 def add_to(app: typer.Typer) -> None:
@@ -52,16 +52,16 @@ def try_(
 
 def chosen(
     model: Path, generic: Path | None, client: str | None, data_root: Path | None, accept_changed_data: bool = False
-) -> list[Asked]:
+) -> list[TitledModel]:
     """The models of the page with their titles; a separate generic model comes first."""
     from torso.nets.network import card_of
-    from torso.report.try_page import Asked
+    from torso.report.try_page import TitledModel
 
     if generic is None and client is not None and model.is_dir():
         generic = model
     mine = model_at(model, client, data_root, accept_changed_data)
     mine_is_generic = card_of(mine).kind == "generic"
     if generic is None:
-        return [Asked("Generic" if mine_is_generic else "Personal", mine)]
-    other = Asked("Generic", model_at(generic, None, data_root, accept_changed_data))
-    return [other, Asked("Second" if mine_is_generic else "Personal", mine)]
+        return [TitledModel("Generic" if mine_is_generic else "Personal", mine)]
+    other = TitledModel("Generic", model_at(generic, None, data_root, accept_changed_data))
+    return [other, TitledModel("Second" if mine_is_generic else "Personal", mine)]

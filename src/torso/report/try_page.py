@@ -22,7 +22,7 @@ from torso.nets.network import card_of
 from torso.report.local_page import LocalHandler, listen
 from torso.report.page import render
 from torso.report.predict_command import described
-from torso.runs.offered import Offered, offered
+from torso.runs.offered import UserData, read_user_data
 from torso.runs.pictures import decoded, told
 from torso.runs.predict import answers
 
@@ -31,7 +31,7 @@ _SHOWN = 5  # classes that an answer lists
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class TitledModel:
     """A model with its title on the page."""
 
     title: str
@@ -48,10 +48,10 @@ class Asked:
         )
 
 
-class Booth:
+class TryModels:
     """The models of the page. They classify one image, or one text, at a time."""
 
-    def __init__(self, models: Sequence[Asked]) -> None:
+    def __init__(self, models: Sequence[TitledModel]) -> None:
         self.models = models
         self.kinds = [model.kind for model in models]
         self.of_texts = isinstance(self.kinds[0], Tokens)
@@ -66,12 +66,12 @@ class Booth:
         with self._one_at_a_time:
             return {"models": [self._say(*both, raw) for both in zip(self.models, self.kinds, strict=True)]}
 
-    def _say(self, model: Asked, kind: Pixels | Tokens, raw: bytes) -> dict[str, Any]:
+    def _say(self, model: TitledModel, kind: Pixels | Tokens, raw: bytes) -> dict[str, Any]:
         picture = decoded("the file", raw, kind) if isinstance(kind, Pixels) else None
         if picture is not None and isinstance(kind, Pixels):
-            given = Offered(("image",), picture.pixels[None], (), told([picture], kind))
+            given = UserData(("image",), picture.pixels[None], (), told([picture], kind))
         else:
-            given = offered([_text(raw)], card_of(model.network))
+            given = read_user_data([_text(raw)], card_of(model.network))
         found = answers(model.network, given)
         (best,) = found.top(_SHOWN)
         return {
@@ -99,7 +99,7 @@ def _as_address(pixels: np.ndarray) -> str:
 class _Handler(LocalHandler):
     """Answers GET / with the page and POST /ask with the models' answers; refuses everything else."""
 
-    booth: Booth
+    booth: TryModels
 
     def do_GET(self) -> None:
         if not self.is_local():
@@ -143,6 +143,6 @@ class _Handler(LocalHandler):
         self.answer(status, "application/json", json.dumps({"error": reason}))
 
 
-def serve(models: Sequence[Asked], port: int) -> ThreadingHTTPServer:
+def serve(models: Sequence[TitledModel], port: int) -> ThreadingHTTPServer:
     """A server that is ready to `serve_forever`; port 0: any free one."""
-    return listen(type("Handler", (_Handler,), {"booth": Booth(models)}), port)
+    return listen(type("Handler", (_Handler,), {"booth": TryModels(models)}), port)

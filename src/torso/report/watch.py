@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from torso.errors import RequestError
 from torso.methods import method_from_config
-from torso.methods.starts import Pace
+from torso.methods.starts import TrainingPlan
 from torso.report.charts import KINDS, to_svg
 from torso.report.comparison import compare_records
 from torso.report.local_page import LocalHandler, listen
@@ -119,7 +119,7 @@ def planned_rounds(record: Record) -> int:
     except RequestError:  # from a plugin that is not loaded here
         return rounds
     earlier = known.earlier()
-    return known.pace(Pace(rounds, 0.0, "")).rounds + (0 if earlier is None else earlier.rounds or rounds)
+    return known.pace(TrainingPlan(rounds, 0.0, "")).rounds + (0 if earlier is None else earlier.rounds or rounds)
 
 
 def news(record: Record) -> str:

@@ -11,7 +11,7 @@ from torso.nets import Tensors
 from torso.nets.bodies import named_weights
 from torso.nets.weight_files import read_weights
 from torso.results.checkpoint import newest_model
-from torso.results.fit_weights import fitting
+from torso.results.fit_weights import fitted_weights
 
 
 def load_body(weights: str, model: Tensors, body: str, notes: list[str] | None = None) -> Tensors:
@@ -22,7 +22,7 @@ def load_body(weights: str, model: Tensors, body: str, notes: list[str] | None =
     where = f"model.weights = {weights!r}"
     named = named_weights(body, weights)
     held = _body_at(Path(weights), where) if named is None else {f"body.{name}": t for name, t in named.items()}
-    return fitting(held, model, body, where, [] if notes is None else notes)
+    return fitted_weights(held, model, body, where, [] if notes is None else notes)
 
 
 def _body_at(path: Path, where: str) -> Tensors:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torso.data import Federation, Split
 from torso.nets import Network
-from torso.nets.calibrate import LEAST, calibrated, calibrated_on, goes_by_batch
+from torso.nets.calibrate import MIN_SAMPLES, calibrated, calibrated_on, goes_by_batch
 from torso.nets.network import card_of
 from torso.results.result import Result
 
@@ -62,7 +62,7 @@ def calibrate_client(data: Federation, net: Network, client: int | None) -> Netw
 
     None if the model does not use batch statistics, or if there are too few samples."""
     rows = training_rows(data, client)
-    if not goes_by_batch(net) or len(rows) < LEAST:
+    if not goes_by_batch(net) or len(rows) < MIN_SAMPLES:
         return None
     return calibrated_on(net, card_of(net).look(data.train.samples[rows].cpu()))
 
@@ -70,7 +70,7 @@ def calibrate_client(data: Federation, net: Network, client: int | None) -> Netw
 def calibrate_newcomer(name: str, net: Network, samples: Any) -> tuple[Network, Calibration | None]:
     """Calibrate the model of a new client on the samples that were given for it."""
     chosen = samples[spread(len(samples))]
-    if not goes_by_batch(net) or len(chosen) < LEAST:
+    if not goes_by_batch(net) or len(chosen) < MIN_SAMPLES:
         return net, None
     return calibrated(net, chosen), Calibration(name, len(chosen))
 

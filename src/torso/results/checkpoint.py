@@ -29,7 +29,7 @@ from torso.personal.state import State
 from torso.reading import parse_json
 from torso.results.files import replace_file, sha256_of, writing
 from torso.results.pending import numbers_of
-from torso.results.state_tensors import as_named_now, client_tensors, server_tensors, state_of
+from torso.results.state_tensors import client_tensors, renamed_tensors, server_tensors, state_of
 from torso.server.state import ServerState, bytes_of
 
 KEPT = 2
@@ -225,7 +225,7 @@ def _read(path: Path, model: Tensors, accepted: Collection[str] | None, uploads:
             "Resume with the config.toml of its run, or choose another --out."
         )
     if note["format"] == _OLDER:
-        tensors = dict(as_named_now(tensors, uploads))
+        tensors = dict(renamed_tensors(tensors, uploads))
     return state_of(tensors, note, model, repr(str(path)))
 
 

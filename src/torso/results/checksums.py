@@ -14,12 +14,12 @@ from torso.personal.state import State
 from torso.personal.store import KINDS
 
 
-def of_data(fingerprint: Fingerprint) -> str:
+def data_checksum(fingerprint: Fingerprint) -> str:
     """The checksum of the data: samples and labels of every client and split, as the fingerprint summarises them."""
     return hashlib.sha256(json.dumps(fingerprint.as_json(), sort_keys=True).encode()).hexdigest()
 
 
-def of_model(state: State) -> str:
+def model_checksum(state: State) -> str:
     """The checksum of all tensors of a state: the server's model, and the states of clients."""
     digest = hashlib.sha256()
     for name, tensor in tensors_of(state):

@@ -14,7 +14,7 @@ from torso.learn.encoder import Encoder
 from torso.learn.features import goes_by_batch
 from torso.nets import Network, Tensors
 from torso.nets.card import Card, EncoderCard
-from torso.nets.encoder import spoken_of_encoder
+from torso.nets.encoder import messages_name_encoder
 from torso.nets.weight_files import read_weights
 from torso.results.body_weights import load_body
 from torso.results.files import replace_file
@@ -52,7 +52,7 @@ def read_encoder(card: Card, folder: Path) -> Encoder:
         if path.is_file():
             found = _with(about, card.input, read_weights(path, repr(str(path))), repr(str(path)))
         else:
-            found = made_encoder(about.body, about.weights, card.input)
+            found = build_encoder(about.body, about.weights, card.input)
     except RequestError as error:
         if path.is_file():
             raise
@@ -67,9 +67,9 @@ def read_encoder(card: Card, folder: Path) -> Encoder:
     return found
 
 
-def made_encoder(name: str, weights: str, kind: Input, seed: int = 0) -> Encoder:
+def build_encoder(name: str, weights: str, kind: Input, seed: int = 0) -> Encoder:
     """Build an encoder from the name of its body and the name of its weights ("": drawn from the seed)."""
-    with spoken_of_encoder():
+    with messages_name_encoder():
         net = _network(name, kind, seed)
         tensors = net.state_dict()
         if weights:
@@ -79,7 +79,7 @@ def made_encoder(name: str, weights: str, kind: Input, seed: int = 0) -> Encoder
 
 def _with(card: EncoderCard, kind: Input, tensors: Tensors, where: str) -> Encoder:
     """The encoder that a card describes, with the tensors of a file."""
-    with spoken_of_encoder():
+    with messages_name_encoder():
         net = _network(card.body, kind)
     wanted = {name: tensor.shape for name, tensor in net.state_dict().items() if name.startswith("body.")}
     if wanted != {name: tensor.shape for name, tensor in tensors.items()}:

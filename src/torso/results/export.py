@@ -33,7 +33,7 @@ NORMS: tuple[Norm, ...] = ("calibrated", "batch")
 
 
 @dataclass(frozen=True)
-class Form:
+class ExportOptions:
     """The options of an export: in which formats models are written, and how."""
 
     formats: tuple[str, ...] = ("safetensors",)  # keys of FORMATS
@@ -42,7 +42,7 @@ class Form:
     opset: int | None = None  # of ONNX; None: the default
 
     @classmethod
-    def asked(cls, formats: Sequence[str], preprocessing: str, norm: str, opset: int | None) -> Form:
+    def asked(cls, formats: Sequence[str], preprocessing: str, norm: str, opset: int | None) -> ExportOptions:
         """The options from the words of a command line. One word may name several formats, separated by commas."""
         words = [word.strip() for text in formats for word in text.split(",")] or ["safetensors"]
         for word in words:
@@ -61,7 +61,7 @@ def _check_known(option: str, word: str, known: Sequence[str]) -> None:
         raise RequestError(f"{option} {word!r} is unknown. Accepted: {', '.join(known)}")
 
 
-PLAIN = Form()
+PLAIN = ExportOptions()
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def export(
     personal: bool = True,
     newcomer: Network | None = None,
     newcomer_samples: Any = None,
-    form: Form = PLAIN,
+    form: ExportOptions = PLAIN,
 ) -> Exported:
     """Write the chosen models into a folder that is empty or does not exist yet; the page is written last.
 
@@ -106,7 +106,7 @@ def export(
     return Exported(files, out / PAGE, calibrations, note)
 
 
-def _not_covered(result: Result, generic: bool, own: bool, form: Form) -> str:
+def _not_covered(result: Result, generic: bool, own: bool, form: ExportOptions) -> str:
     """One line that names the exported parts of a private run that were computed without noise; "" if none."""
     job, parts = result.job, list[str]()
     if own:
@@ -119,7 +119,7 @@ def _not_covered(result: Result, generic: bool, own: bool, form: Form) -> str:
 
 
 def write_models(
-    out: Path, models: Iterable[tuple[str, Network]], form: Form, batch: int = 0, more: str = ""
+    out: Path, models: Iterable[tuple[str, Network]], form: ExportOptions, batch: int = 0, more: str = ""
 ) -> list[Path]:
     """Write each model in each format, and the page, into a folder that is empty or does not exist yet.
 

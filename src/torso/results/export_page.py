@@ -12,7 +12,7 @@ from torso.nets.heads import heads
 from torso.nets.network import card_of
 from torso.results.encoder_file import encoder_name
 from torso.results.model_file import FORMATS
-from torso.results.portable import OUTPUT, Preprocessing, about
+from torso.results.portable import OUTPUT, Preprocessing, program_metadata
 
 _USES = {
     "onnx": """## Without Torso: ONNX
@@ -152,16 +152,16 @@ def _takes(card: Card, preprocessing: Preprocessing, programs: Sequence[str], te
     paragraphs = []
     if programs:
         inside = preprocessing == "inside" and isinstance(card.input, Pixels | Floats)
-        how = "The file prepares them itself." if inside else f"Prepare them first: {card.input.by_hand}."
+        how = "The file prepares them itself." if inside else f"Prepare them first: {card.input.preparation}."
         suffixes = " and ".join(FORMATS[kind] for kind in programs)
-        keys = ", ".join(f"`{key}`" for key in about(card, preprocessing))
+        keys = ", ".join(f"`{key}`" for key in program_metadata(card, preprocessing))
         paragraphs.append(
             f"The {suffixes} files take {card.input.noun} as {_program_input(card, preprocessing)}, any number n. {how}"
             f" Input name `{card.input.noun}`, output name `{OUTPUT}`. The metadata have {keys} as JSON."
         )
     if tensors:
-        by_hand = f"If you prepare {card.input.noun} yourself: {card.input.by_hand}."
-        paragraphs.append(f"`net.prepare` takes {card.input.argument}. {by_hand}")
+        preparation = f"If you prepare {card.input.noun} yourself: {card.input.preparation}."
+        paragraphs.append(f"`net.prepare` takes {card.input.argument}. {preparation}")
     if card.encoder is not None:
         file = f" It is in the file {encoder_name(card.encoder)}; keep it beside the others." if tensors else ""
         paragraphs.append(

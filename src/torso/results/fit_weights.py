@@ -14,7 +14,7 @@ _COUNTER = "num_batches_tracked"  # files of old torch versions have none, and n
 _MOST_NAMED = 5
 
 
-def fitting(held: Tensors, model: Tensors, body: str, where: str, notes: list[str]) -> Tensors:
+def fitted_weights(held: Tensors, model: Tensors, body: str, where: str, notes: list[str]) -> Tensors:
     """The body's tensors of a file, with the dtype and device of the network's.
 
     Raises RequestError if some do not fit, with the shapes that were expected and found. `where` is how the message

@@ -28,7 +28,7 @@ _EARLIER = "result-after-{}.json"
 """The file of the result that a run had before it was extended; `{}` is its number of rounds."""
 
 
-def make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Make the folder of `--out`, if it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ class RunFolder:
 
     def create(self) -> None:
         """Start a new run: write the config and an empty history."""
-        make(self.path)
+        make_folder(self.path)
         path = self.path / "config.toml"
         try:
             path.touch(exist_ok=False)  # of several runs that start at the same time, only one succeeds here
@@ -204,7 +204,7 @@ class RunFolder:
 
 
 @contextmanager
-def own_folder(out: Path | None, name: str) -> Iterator[Path]:
+def new_run_folder(out: Path | None, name: str) -> Iterator[Path]:
     """`out`, or the next free folder `runs/NAME-K`.
 
     The latter is made at once, so that a run that starts at the same time takes another one. If it is still empty at

@@ -203,10 +203,10 @@ def _check_sizes(path: Path, card: Card, tensors: Tensors) -> None:
 def _check(path: Path, tensors: Tensors, net: Network, personal: bool) -> None:
     """Refuse a file that lacks a tensor of the network, has one that does not fit, or has an unknown one."""
     weights = net.state_dict()
-    extra = {name: torch.empty(shape, device="meta") for name, shape in net.told.items() if personal}
+    extra = {name: torch.empty(shape, device="meta") for name, shape in net.client_facts.items() if personal}
     for name, tensor in tensors.items():
         check_fits(name, tensor, {**weights, **extra}, repr(str(path)))
-    needed = [*weights, *(name for name in extra if name not in net.may_lack)]
+    needed = [*weights, *(name for name in extra if name not in net.optional_facts)]
     missing = [name for name in needed if name not in tensors]
     if missing:
         raise RequestError(f"{str(path)!r} lacks {', '.join(missing[:5])}, which this network has.")

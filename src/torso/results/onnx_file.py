@@ -15,7 +15,15 @@ from torso.errors import RequestError
 from torso.nets import Network
 from torso.nets.network import card_of
 from torso.results.files import replace_file
-from torso.results.portable import OUTPUT, Preprocessing, about, check_answers, first_line, quiet, traced
+from torso.results.portable import (
+    OUTPUT,
+    Preprocessing,
+    check_answers,
+    export_program,
+    first_line,
+    program_metadata,
+    quiet,
+)
 
 SUFFIX = ".onnx"
 OPSET = 20
@@ -37,11 +45,11 @@ def check_can_write(opset: int | None) -> None:
 def write_onnx(net: Network, path: Path, preprocessing: Preprocessing = "inside", opset: int | None = None) -> None:
     """Convert the network, check that onnxruntime returns the same logits, and write the file.
 
-    The metadata have the entries of `about`: card, classes and input."""
+    The metadata have the entries of `program_metadata`: card, classes and input."""
     check_can_write(opset)
     card = card_of(net)
-    model = _converted(traced(net, preprocessing), card.input.noun, path.name, opset or OPSET)
-    _tidy(model, about(card, preprocessing))
+    model = _converted(export_program(net, preprocessing), card.input.noun, path.name, opset or OPSET)
+    _tidy(model, program_metadata(card, preprocessing))
     try:
         made = model.SerializeToString(deterministic=True)
     except ValueError as error:  # a file of this format has at most 2 GiB

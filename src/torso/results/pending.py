@@ -8,22 +8,22 @@ from typing import Any
 from torch import Tensor
 
 from torso.nets import Tensors
-from torso.personal.state import Pending
-from torso.personal.store import KINDS, ClientState, Elsewhere
+from torso.personal.state import PendingVisit
+from torso.personal.store import KINDS, ClientState, StateHandle
 
 PENDING = "pending"
 _SENT = "sent"
 _NUMBERS = ("client", "began", "arrives", "samples")
-Placed = Callable[[str, str, Tensor], Tensor]
+PlaceTensor = Callable[[str, str, Tensor], Tensor]
 """(kind, name, tensor of a file) → the tensor on the run's device, after a check that it fits."""
 
 
-def tensors_of(pending: Iterable[Pending]) -> Tensors:
+def tensors_of(pending: Iterable[PendingVisit]) -> Tensors:
     """The tensors of unfinished visits, by their names in a checkpoint."""
     found: Tensors = {}
     for visit in pending:
         parts: dict[str, Tensors] = {_SENT: visit.sent, "": {"loss": visit.loss, "finite": visit.finite}}
-        left = visit.left.fetch() if isinstance(visit.left, Elsewhere) else visit.left
+        left = visit.left.fetch() if isinstance(visit.left, StateHandle) else visit.left
         if left is not None:
             parts |= {kind: getattr(left, kind) for kind in KINDS}
         for kind, held in parts.items():
@@ -31,7 +31,7 @@ def tensors_of(pending: Iterable[Pending]) -> Tensors:
     return found
 
 
-def numbers_of(pending: Iterable[Pending]) -> list[dict[str, Any]]:
+def numbers_of(pending: Iterable[PendingVisit]) -> list[dict[str, Any]]:
     """The numbers of unfinished visits, for the JSON of a checkpoint."""
     found = []
     for visit in pending:
@@ -40,7 +40,9 @@ def numbers_of(pending: Iterable[Pending]) -> list[dict[str, Any]]:
     return found
 
 
-def read_pending(tensors: Tensors, numbers: Sequence[Mapping[str, Any]], placed: Placed) -> tuple[Pending, ...]:
+def read_pending(
+    tensors: Tensors, numbers: Sequence[Mapping[str, Any]], placed: PlaceTensor
+) -> tuple[PendingVisit, ...]:
     """The unfinished visits of a checkpoint; KeyError or ValueError if something is missing."""
     held: dict[int, dict[str, Tensors]] = {each["client"]: {} for each in numbers}
     for name, tensor in tensors.items():
@@ -52,9 +54,9 @@ def read_pending(tensors: Tensors, numbers: Sequence[Mapping[str, Any]], placed:
     return tuple(_visit(each, held[each["client"]]) for each in numbers)
 
 
-def _visit(numbers: Mapping[str, Any], parts: Mapping[str, Tensors]) -> Pending:
+def _visit(numbers: Mapping[str, Any], parts: Mapping[str, Tensors]) -> PendingVisit:
     left = ClientState(**{kind: parts.get(kind, {}) for kind in KINDS}) if numbers["leaves"] else None
-    return Pending(
+    return PendingVisit(
         **{name: numbers[name] for name in _NUMBERS},
         loss=parts[""]["loss"],
         finite=parts[""]["finite"],

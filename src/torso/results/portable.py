@@ -104,7 +104,7 @@ def example(input: Known, samples: int, preprocessing: Preprocessing) -> Tensor:
     return input.example(samples)
 
 
-def traced(net: Network, preprocessing: Preprocessing) -> ExportedProgram:
+def export_program(net: Network, preprocessing: Preprocessing) -> ExportedProgram:
     """The graph of the network in evaluation mode, for any number of samples, without paths of this machine."""
     input = card_of(net).input
     module = Portable(net, input, preprocessing)
@@ -123,7 +123,7 @@ def traced(net: Network, preprocessing: Preprocessing) -> ExportedProgram:
     return program
 
 
-def about(card: Card, preprocessing: Preprocessing) -> dict[str, str]:
+def program_metadata(card: Card, preprocessing: Preprocessing) -> dict[str, str]:
     """The metadata of a program, as JSON by key.
 
     `card`: the card. `classes`: their names, in the order of the logits. `input`: what the program takes."""

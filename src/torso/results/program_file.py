@@ -10,7 +10,7 @@ import torch
 from torso.nets import Network
 from torso.nets.network import card_of
 from torso.results.files import replace_file
-from torso.results.portable import Preprocessing, about, check_answers, quiet, traced
+from torso.results.portable import Preprocessing, check_answers, export_program, program_metadata, quiet
 
 SUFFIX = ".pt2"
 
@@ -19,8 +19,8 @@ def write_program(net: Network, path: Path, preprocessing: Preprocessing = "insi
     """Export the network, check that the saved program returns the same logits, and write the file.
 
     The file also has card.json, classes.json and input.json (`torch.export.load(path, extra_files=…)`)."""
-    extra = {f"{key}.json": text for key, text in about(card_of(net), preprocessing).items()}
-    program = traced(net, preprocessing)
+    extra = {f"{key}.json": text for key, text in program_metadata(card_of(net), preprocessing).items()}
+    program = export_program(net, preprocessing)
     with quiet():
         made = io.BytesIO()
         torch.export.save(program, made, extra_files=extra)

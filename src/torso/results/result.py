@@ -24,7 +24,7 @@ from torso.server.state import Cost
 ANALYSES = "analyses.json"
 
 
-class Models(Protocol):
+class RunModels(Protocol):
     """The models of a finished run. `torso.runs.models` implements it, so this package need not import `runs`."""
 
     @property
@@ -62,7 +62,7 @@ class Result:
     sha256: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # of data and final model
     analyses: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what analyses.json holds
     folder: Path | None = field(default=None, compare=False)
-    models: Models | None = field(default=None, compare=False, repr=False)
+    models: RunModels | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         """A few lines for a person; `repr` has every field."""
@@ -162,7 +162,7 @@ class Result:
             raise RequestError(f"epochs = {epochs!r} is not accepted. Expected: 0 or more, or None")
         return models.newcomer(samples, labels, epochs)
 
-    def _ended(self) -> Models:
+    def _ended(self) -> RunModels:
         if self.models is not None:
             return self.models
         raise RequestError(

@@ -15,7 +15,7 @@ from torso.errors import RequestError
 from torso.many import ClientSet
 from torso.nets import Tensors
 from torso.personal.state import State
-from torso.personal.store import KINDS, ClientState, Elsewhere, Store
+from torso.personal.store import KINDS, ClientState, StateHandle, Store
 from torso.results.pending import PENDING, read_pending, tensors_of
 from torso.server.state import Cost, ServerState
 
@@ -69,7 +69,7 @@ def _for_file(named: Tensors) -> Tensors:
     return separate
 
 
-def as_named_now(tensors: Tensors, uploads: bool) -> Iterator[tuple[str, torch.Tensor]]:
+def renamed_tensors(tensors: Tensors, uploads: bool) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a checkpoint of format 1, by today's names. `uploads`: whether the server kept the uploads."""
     for name, tensor in tensors.items():
         kind, _, rest = name.partition("/")
@@ -121,7 +121,7 @@ def _clients_of(tensors: Tensors, model: Tensors, where: str) -> Store:
             kind, _, leaf = rest.partition("/")
             state = held.setdefault(int(owner.removeprefix("client ")), {each: {} for each in KINDS})
             state[kind][leaf] = _placed(kind, leaf, tensor, model, where)
-    entries: dict[int, ClientState | Elsewhere] = {client: ClientState(**kinds) for client, kinds in held.items()}
+    entries: dict[int, ClientState | StateHandle] = {client: ClientState(**kinds) for client, kinds in held.items()}
     return Store(entries)
 
 

@@ -18,24 +18,24 @@ import torch
 from torch import Tensor
 
 from torso.data.sending import on_device
-from torso.learn.drift import Local
-from torso.learn.stacked import Reading, free_to_read, spared
+from torso.learn.drift import DriftState
+from torso.learn.stacked import HostCopy, is_on_host, masked_rows
 from torso.nets import Tensors
-from torso.personal.store import ClientState, Elsewhere
+from torso.personal.store import ClientState, StateHandle
 from torso.runs.colluding import colluded
 from torso.runs.faults import NOT_FINITE, WRONG_NUMBERS
-from torso.runs.gathered import Gathered, row_of
+from torso.runs.gathered import StatisticsSums, row_of
 from torso.runs.messages import Sent, Told
 from torso.runs.stage import Stage
-from torso.runs.uploads import Terms, fine
-from torso.server.robust import clipped
+from torso.runs.uploads import UploadTerms, finite_uploads
+from torso.server.robust import clipped_uploads
 from torso.server.state import ServerState
 from torso.server.statistics import RoundStatistics
 from torso.server.sums import add_stacked, add_weighted
 
 
 @dataclass(frozen=True)
-class MeanSent:
+class SecureAggregate:
     """The aggregate of some participants' uploads if single uploads are hidden from the server (secure aggregation)."""
 
     clients: tuple[int, ...]
@@ -66,7 +66,7 @@ class Aggregate:
         self.round = told.round
         self.weights = weights
         self.malicious = malicious
-        self.terms = Terms.of(stage, told, samples or {})
+        self.terms = UploadTerms.of(stage, told, samples or {})
         rule, drift = stage.method.server, stage.method.drift
         self.parameters = stage.uploaded
         self.colludes = stage.attack.colludes() and not malicious.isdisjoint(weights)
@@ -81,8 +81,8 @@ class Aggregate:
         self.change: Tensors = {}  # Σ_k of the changes of the drift corrections' memories
         self.squares = torch.zeros(())  # Σ_k w_k · ‖shared parameters − received‖²
         self.uploads: dict[int, Tensors] = {}  # client -> its upload, if the server rule keeps uploads
-        self.gathered = Gathered(stage.declared(), stage.method.statistics, rule)
-        self.left: dict[int, ClientState | Elsewhere] = {}  # client -> its new state, or a handle on it
+        self.gathered = StatisticsSums(stage.declared(), stage.method.statistics, rule)
+        self.left: dict[int, ClientState | StateHandle] = {}  # client -> its new state, or a handle on it
         self.refused: dict[int, str] = {}  # client whose upload is not used -> what is wrong with it (faults.REFUSED)
         self.burst: set[int] = set()  # the refused clients whose loss is known not to be finite
         self._held: list[Sent] = []  # messages that wait until the colluding attackers can see all of them
@@ -91,8 +91,8 @@ class Aggregate:
         self._losses: list[Tensor] = []
         self._fine: list[Tensor] = []  # whether an upload is finite
         self._sound: list[Tensor] = []  # whether its numbers are plausible (Terms.sound)
-        self._mean: MeanSent | None = None
-        self._asked: Reading | None = None  # losses and flags on their way from the device
+        self._mean: SecureAggregate | None = None
+        self._asked: HostCopy | None = None  # losses and flags on their way from the device
         self.as_asked = False  # whether all of these flags are true
 
     @property
@@ -116,7 +116,7 @@ class Aggregate:
         """Start to copy losses and flags to the host, with one more flag; `close` reads them."""
         first = self._losses[0]
         flags = [each.to(first) for each in (*self._fine, *self._sound, more.reshape(1))]
-        self._asked = Reading.of(torch.cat([torch.cat(self._losses), *flags]))
+        self._asked = HostCopy.of(torch.cat([torch.cat(self._losses), *flags]))
 
     def take(self, sent: Sent) -> None:
         """Add the messages of some participants. Nothing is read from an accelerator."""
@@ -138,8 +138,8 @@ class Aggregate:
             base = self.received
         elif rule.uses_squares:
             base = self.start
-        rows = self._count(sent, fine(sent, base))
-        if not free_to_read(rows):
+        rows = self._count(sent, finite_uploads(sent, base))
+        if not is_on_host(rows):
             self._add(sent, rows)
         elif bool(rows.all()):
             self._add(sent)
@@ -156,7 +156,7 @@ class Aggregate:
         self.left.update(sent.left)
         return rows & sound
 
-    def take_mean(self, mean: MeanSent) -> None:
+    def take_mean(self, mean: SecureAggregate) -> None:
         """Take the aggregate of all participants at once (secure aggregation)."""
         self._mean = mean
         self.total = dict(mean.model)
@@ -172,7 +172,7 @@ class Aggregate:
         rule = self.stage.method.server
         if rule.clip:
             parameters = {name: sent.model[name] for name in self.parameters}
-            sent = replace(sent, model={**sent.model, **clipped(parameters, self.received, rule.clip)})
+            sent = replace(sent, model={**sent.model, **clipped_uploads(parameters, self.received, rule.clip)})
         weights = on_device(sent.loss.device, [self.weights[k] for k in sent.clients])
         self.gathered.add(sent, weights, rows)
         weights = self.gathered.weights_of(sent, weights, rows)
@@ -277,7 +277,7 @@ class Aggregate:
 
     def _finite_part(self, sent: Sent) -> Sent:
         """The messages that are finite, with which attackers can compute. The others are noted as not finite."""
-        rows = fine(sent)
+        rows = finite_uploads(sent)
         if bool(rows.all()):
             return sent
         lost = sent.only(_places(~rows))
@@ -289,7 +289,7 @@ class Aggregate:
         drift = self.stage.method.drift
         if not drift.remembers or drift.sends:
             return sent.drift
-        return drift.change(Local(self.start, {name: sent.model[name] for name in self.start}))
+        return drift.change(DriftState(self.start, {name: sent.model[name] for name in self.start}))
 
     def _add_squares(self, sent: Sent, weights: Tensor, counted: Tensor | None) -> None:
         if not self.stage.method.server.uses_squares:
@@ -301,7 +301,7 @@ class Aggregate:
             total = torch.zeros_like(weights[group])
             for name, start in self.start.items():
                 total += (sent.model[name][group] - start).reshape(len(total), -1).square().sum(dim=1)
-            total = spared(total, None if counted is None else counted[group])
+            total = masked_rows(total, None if counted is None else counted[group])
             self.squares = self.squares + (weights[group] * total).sum()
 
 

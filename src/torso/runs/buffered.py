@@ -2,8 +2,8 @@
 
 A visit's duration does not depend on what it computes, so a round is planned before any client trains. All visits that
 begin at one model are then computed together, in one call of the engine. An upload that arrives in a later round waits
-until then (`Pending`). So stacks are as large as in a synchronous run, no old model is kept, and a checkpoint contains
-the visits that are under way.
+until then (`PendingVisit`). So stacks are as large as in a synchronous run, no old model is kept, and a checkpoint
+contains the visits that are under way.
 
 A client is busy from the beginning of its visit until its upload has become part of a server step. It is not chosen
 again before that. So it has at most one visit per model, and its personal part changes when its upload counts.
@@ -20,14 +20,14 @@ import numpy as np
 
 from torso.data import Roster
 from torso.nets import Tensors
-from torso.personal.state import Pending
+from torso.personal.state import PendingVisit
 from torso.randomness import numpy_generator
 from torso.runs.messages import Sent, Told
 from torso.runs.speeds import Hours
 from torso.runs.stage import Stage
 
 
-class Flight(NamedTuple):
+class RunningVisit(NamedTuple):
     """A visit that is under way. Visits are ordered by the time at which their uploads arrive, then by client."""
 
     arrives: float  # in simulated hours
@@ -36,7 +36,7 @@ class Flight(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Time:
+class StepTime:
     """The simulated time of one server step."""
 
     hour: float  # at which the step before was taken
@@ -45,27 +45,27 @@ class Time:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """The plan of one server step. Visits are in the order of the clients."""
 
     round: int
-    begun: tuple[Flight, ...]  # visits that begin at the current model
-    heard: tuple[Flight, ...]  # visits whose uploads make the step
+    begun: tuple[RunningVisit, ...]  # visits that begin at the current model
+    heard: tuple[RunningVisit, ...]  # visits whose uploads make the step
     hour: float  # at which the step is taken
 
     @property
     def beginning(self) -> tuple[int, ...]:
         """The clients whose visits begin."""
-        return tuple(flight.client for flight in self.begun)
+        return tuple(visit.client for visit in self.begun)
 
     @property
     def clients(self) -> tuple[int, ...]:
         """The clients whose uploads make the step."""
-        return tuple(flight.client for flight in self.heard)
+        return tuple(visit.client for visit in self.heard)
 
     def staleness(self, clients: Sequence[int]) -> tuple[int, ...]:
         """The number of server steps between the beginning of each client's visit and this step."""
-        began = {flight.client: flight.began for flight in self.heard}
+        began = {visit.client: visit.began for visit in self.heard}
         return tuple(self.round - 1 - began[client] for client in clients)
 
 
@@ -79,53 +79,55 @@ def draw(roster: Roster, size: int, busy: Collection[int], seed: int, *purpose: 
     return tuple(int(k) for k in drawn + excluded_before)
 
 
-def plan_step(under_way: Iterable[Flight], time: Time, at_once: int, uploads: int, roster: Roster, seed: int) -> Plan:
+def plan_step(
+    under_way: Iterable[RunningVisit], time: StepTime, at_once: int, uploads: int, roster: Roster, seed: int
+) -> StepPlan:
     """Plan visits until `uploads` uploads have arrived, with `at_once` clients training at any time.
 
     Uploads that arrive at the same moment are taken before other visits begin. If all clients are busy, fewer train."""
     training = list(under_way)
     heapify(training)
-    begun: list[Flight] = []
-    heard: list[Flight] = []
+    begun: list[RunningVisit] = []
+    heard: list[RunningVisit] = []
     hour = time.hour
     draws = 0
     while len(heard) < uploads:
-        busy = {flight.client for flight in (*training, *heard)}
+        busy = {visit.client for visit in (*training, *heard)}
         size = min(at_once - len(training), roster.clients - len(roster.newcomers) - len(busy))
         chosen: tuple[int, ...] = ()
         if size > 0:
             purpose = (time.round, draws) if draws else (time.round,)  # the first draw is that of a synchronous round
             chosen = draw(roster, size, busy, seed, *purpose)
         for client, lasts in zip(chosen, time.lasts(time.round, chosen), strict=True):
-            flight = Flight(hour + lasts, client, time.round - 1)
-            begun.append(flight)
-            heappush(training, flight)
+            visit = RunningVisit(hour + lasts, client, time.round - 1)
+            begun.append(visit)
+            heappush(training, visit)
         draws += 1
         hour = training[0].arrives
         while training and training[0].arrives == hour and len(heard) < uploads:
             heard.append(heappop(training))
-    return Plan(time.round, _by_client(begun), _by_client(heard), hour)
+    return StepPlan(time.round, _by_client(begun), _by_client(heard), hour)
 
 
-def _by_client(flights: Sequence[Flight]) -> tuple[Flight, ...]:
-    return tuple(sorted(flights, key=lambda flight: flight.client))
+def _by_client(flights: Sequence[RunningVisit]) -> tuple[RunningVisit, ...]:
+    return tuple(sorted(flights, key=lambda visit: visit.client))
 
 
-def flights_of(pending: Iterable[Pending]) -> list[Flight]:
+def running_visits(pending: Iterable[PendingVisit]) -> list[RunningVisit]:
     """The visits of uploads that have not arrived yet."""
-    return [Flight(each.arrives, each.client, each.began) for each in pending]
+    return [RunningVisit(each.arrives, each.client, each.began) for each in pending]
 
 
 def collect(
-    stage: Stage, told: Told, plan: Plan, parts: Iterable[Sent], pending: Iterable[Pending]
-) -> tuple[list[Sent], tuple[Pending, ...]]:
+    stage: Stage, told: Told, plan: StepPlan, parts: Iterable[Sent], pending: Iterable[PendingVisit]
+) -> tuple[list[Sent], tuple[PendingVisit, ...]]:
     """The uploads of a step in the order of the clients, and the uploads that arrive later.
 
     `parts`: what the visits that begin now send, as an engine computes it. `pending`: uploads of earlier visits."""
     uploads: dict[int, Sent] = {}
-    waiting: list[Pending] = []
+    waiting: list[PendingVisit] = []
     heard = set(plan.clients)
-    begun = {flight.client: flight for flight in plan.begun}
+    begun = {visit.client: visit for visit in plan.begun}
     for part in parts:
         for place, client in enumerate(part.clients):
             sent = part.only([place])
@@ -142,23 +144,23 @@ def collect(
     return in_order, tuple(sorted(waiting, key=lambda each: each.client))
 
 
-def _held(stage: Stage, told: Told, flight: Flight, sent: Sent) -> Pending:
+def _held(stage: Stage, told: Told, visit: RunningVisit, sent: Sent) -> PendingVisit:
     """An upload that arrives later. Its parameters are kept as a change Δ of the model at which the visit began."""
     own = {name: tensor[0] for name, tensor in sent.model.items()}
     change = {name: own[name] - told.model[name] for name in stage.uploaded}
-    return Pending(
-        client=flight.client,
-        began=flight.began,
-        arrives=flight.arrives,
+    return PendingVisit(
+        client=visit.client,
+        began=visit.began,
+        arrives=visit.arrives,
         samples=sent.samples[0],
         loss=sent.loss,
         finite=sent.finite,
         sent={**own, **change},
-        left=sent.left.get(flight.client),
+        left=sent.left.get(visit.client),
     )
 
 
-def _as_of_now(stage: Stage, told: Told, held: Pending) -> Sent:
+def _as_of_now(stage: Stage, told: Told, held: PendingVisit) -> Sent:
     """A stale upload as if its visit had begun at the current model θ: θ + s(τ) Δ, with staleness τ and discount s.
 
     Tensors that are no parameters (running statistics) are taken unchanged."""

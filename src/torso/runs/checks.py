@@ -13,9 +13,9 @@ from torso.learn.attacks import attacks
 from torso.learn.gradients import not_reached
 from torso.learn.phases import Phase
 from torso.measure import measures
-from torso.measure.analyses import analyses, of_rounds
+from torso.measure.analyses import analyses, round_analyses
 from torso.nets import Network, Tensors, bodies, learnable, part_names, wants_of
-from torso.nets.flops import unreached
+from torso.nets.flops import unused_parameters
 from torso.nets.heads import Dual
 from torso.nets.lora import Lora
 from torso.registry import chosen, is_foreign
@@ -56,7 +56,7 @@ def _about_adapters(net: Network, lora: Lora) -> str:
     learns = sum(sizes[name] for name in adapters)
     whole = sum(sizes.values())
     layers = len(adapters) // 2  # each layer has a and b
-    how = "clients share one forward pass" if net.body.in_line else "clients are computed one after the other"
+    how = "clients share one forward pass" if net.body.one_pass else "clients are computed one after the other"
     return (
         f"model.lora: adapters of rank {lora.rank} on {layers} layer{'s' if layers > 1 else ''}, {learns:,} of the "
         f"body's {whole:,} numbers; {how}"
@@ -89,7 +89,7 @@ def check_reach(config: Config, plan: Sequence[Stage], net: Network, input: Inpu
     """Refuse to train parameters on which no loss can depend. Torso's own bodies have none and are not checked."""
     if net.body.native and not is_foreign(bodies[config.model.body]):
         return
-    unused = frozenset(unreached(net, input, learnable(net, net.state_dict())))
+    unused = frozenset(unused_parameters(net, input, learnable(net, net.state_dict())))
     if not unused:
         return
     for stage in plan:
@@ -127,17 +127,17 @@ def check_time(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
             "run.speeds is for simulations, and run.engine = 'flower' is a real federation, whose clients take their "
             "own time. Leave run.speeds out"
         )
-    rule = next((stage.method.server for stage in plan if stage.rounds and stage.method.server.waits_for), None)
+    rule = next((stage.method.server for stage in plan if stage.rounds and stage.method.server.uploads_per_step), None)
     if rule is None:
         return
     where = f"{chosen('method.server', rule)} makes asynchronous rounds"
     training = len(roster.training)
     if real:
         raise RequestError(f"{where}, which run.engine = 'flower' does not have. Expected: another engine or rule")
-    if rule.waits_for > training:
+    if rule.uploads_per_step > training:
         raise RequestError(
-            f"{where}: {rule.waits_for} uploads make a step, each from another client, and {training} clients train. "
-            f"Expected: method.server.buffer of {training} or less"
+            f"{where}: {rule.uploads_per_step} uploads make a step, each from another client, and {training} clients "
+            f"train. Expected: method.server.buffer of {training} or less"
         )
     if config.run.faults != FaultsConfig():
         raise RequestError(
@@ -149,7 +149,7 @@ def check_time(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
             f"{chosen('attack.kind', config.attack.chosen)} looks at all uploads of a round, and {where}. "
             f"Accepted: {free}"
         )
-    for name in of_rounds(config.measure.analyses):
+    for name in round_analyses(config.measure.analyses):
         raise RequestError(
             f"measure.analyses = {name!r} looks at participants that begin at the same model, and {where}. Leave it out"
         )
@@ -234,11 +234,11 @@ def check_rule(plan: Sequence[Stage], roster: Roster) -> None:
         rule = stage.method.server
         count = len(participants(stage, roster, 0, stage.first))
         if 0 < count < rule.least:
-            key = f"method.server.{rule.least_by}"
+            key = f"method.server.{rule.minimum_option}"
             whole = len(roster.training)
             raise RequestError(
-                f"{key} = {getattr(rule, rule.least_by)} needs {rule.least} participants or more, and a round has "
-                f"{count} (train.fraction = {stage.train.fraction} of {whole} clients). Expected: a larger "
+                f"{key} = {getattr(rule, rule.minimum_option)} needs {rule.least} participants or more, and a round "
+                f"has {count} (train.fraction = {stage.train.fraction} of {whole} clients). Expected: a larger "
                 f"train.fraction, or another {key}"
             )
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from torso.data import Roster
 from torso.learn.phases import LocalPhase
-from torso.learn.taught import models_of
+from torso.learn.taught import teachers_of
 from torso.nets import Tensors
 from torso.nets.flops import step_flops
 from torso.runs.messages import Schema, Told, sent_schema
@@ -22,12 +22,12 @@ from torso.runs.stage import Stage
 from torso.server.state import Cost, ServerState, bytes_of
 
 
-def down(told: Told, client: int) -> Tensors:
+def download_of(told: Told, client: int) -> Tensors:
     """The tensors that the server sends to one participant."""
     return told.tensors(client)
 
 
-def up(stage: Stage, told: Told, client: int) -> Schema:
+def upload_schema(stage: Stage, told: Told, client: int) -> Schema:
     """The schema of the message that a participant sends back."""
     drift = stage.corrected if stage.method.drift.sends else ()
     declared = stage.declared(len(told.offers.get(client, ())), told.round)
@@ -54,8 +54,8 @@ def cost_of(stage: Stage, roster: Roster, before: ServerState, told: Told, busy:
     bytes_down = bytes_up = 0
     if busy.sent:
         client = busy.sent[0]  # all participants of a round get and send the same number of bytes
-        bytes_down = bytes_of(down(told, client)) * len(busy.sent)
-        bytes_up = schema_bytes(up(stage, told, client)) * len(busy.uploaded)
+        bytes_down = bytes_of(download_of(told, client)) * len(busy.sent)
+        bytes_up = schema_bytes(upload_schema(stage, told, client)) * len(busy.uploaded)
     frozen_once = method.share.frozen == "once" and bool(stage.travels)
     newly_met = len(set(busy.sent) - before.met) if frozen_once or stage.uses_meta else 0
     if frozen_once:
@@ -104,7 +104,7 @@ def _sum(stage: Stage, roster: Roster, told: Told, work: tuple[int, int], unit: 
     learned_from, held_out = work
     offered = max((len(others) for others in told.offers.values()), default=0)
     spent = learned_from * _epochs(stage.plan(told.round), unit) * (method.step.passes + personal.passes)
-    teachers = len(models_of(method.objective))
+    teachers = len(teachers_of(method.objective))
     if teachers:  # a forward pass of each teacher, whenever the loss is computed
         epochs = sum(phase.epochs for phase in stage.plan(told.round))
         spent += learned_from * epochs * method.step.passes * teachers * unit.look

@@ -18,11 +18,11 @@ from torso.data.inputs import known
 from torso.engine import engines
 from torso.engine.base import Features
 from torso.engine.feature_files import check_cache
-from torso.engine.features_kept import KeptFeatures, Where
+from torso.engine.features_kept import FeatureCache, Where
 from torso.errors import RequestError
 from torso.learn.encoder import Encoder, check_features
-from torso.nets.encoder import spoken_of_encoder, wants_of_encoder, weights_of
-from torso.results.encoder_file import made_encoder
+from torso.nets.encoder import messages_name_encoder, wants_of_encoder, weights_of
+from torso.results.encoder_file import build_encoder
 from torso.runs.devices import device_of
 
 
@@ -54,8 +54,8 @@ class FrozenEncoder:
         """The encoder's network for a kind of input. The latest one is kept."""
         if kind not in self._made:
             self._made.clear()
-            with spoken_of_encoder():
-                self._made[kind] = made_encoder(self.name, self.weights, kind, self.seed)
+            with messages_name_encoder():
+                self._made[kind] = build_encoder(self.name, self.weights, kind, self.seed)
         return self._made[kind]
 
     def encoded(self, dataset: Dataset) -> Dataset:
@@ -89,7 +89,7 @@ class FrozenEncoder:
         device = device_of(self.run)
         federation = _of_nobody(dataset, device)
         tensors = {name: tensor.to(device) for name, tensor in encoder.tensors.items()}
-        kept = KeptFeatures(encoder.net, federation, self._where(notes), notes.append)
+        kept = FeatureCache(encoder.net, federation, self._where(notes), notes.append)
         with engines["auto"](encoder.net, federation, self.run) as engine:
             found = kept.of(engine, tensors, ["train", "test"])
         if found is None:

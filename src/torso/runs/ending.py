@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from torso.errors import PlaceLost, TorsoError
+from torso.errors import NoWorkerLeft, TorsoError
 from torso.personal.state import State
 from torso.results.checkpoint import rounds_of
 from torso.results.folder import RunFolder
@@ -39,7 +39,7 @@ class Ending:
             if opened or state.round:
                 self.folder.save(state)
                 left = ", with a checkpoint"
-        except PlaceLost:  # the clients' states were on a machine that is lost
+        except NoWorkerLeft:  # the clients' states were on a machine that is lost
             left = "; what came after the last checkpoint is lost"
         return f"{where}{left}. Continue with: {self._again(self.folder)}"
 

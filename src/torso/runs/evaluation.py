@@ -10,7 +10,7 @@ from torso.data.batches import Shuffle
 from torso.engine import Workspace
 from torso.learn.drift import NoDrift
 from torso.learn.local import learn, learn_by_epoch
-from torso.learn.phases import Phase, local_phases, own_head_learns
+from torso.learn.phases import Phase, local_phases, with_trained_head
 from torso.learn.steps import LocalSettings, Plain
 from torso.learn.task import LocalResult, LocalTask
 from torso.learn.taught import hears
@@ -46,7 +46,7 @@ def evaluation_of(job: Job, stage: Stage, state: State, told: Told | None = None
     batch = config.personalize.batch_size or config.train.batch_size
     settings = replace(stage.settings(), batch_size=batch, weight_decay=0.0, drift=NoDrift(), step=Plain())
     objective = stage.method.objective
-    for_itself = replace(settings, objective=objective.for_itself())
+    for_fine_tuning = replace(settings, objective=objective.for_fine_tuning())
     return Evaluation(
         batch_size=config.measure.batch_size,
         templates=config.measure.templates,
@@ -54,19 +54,19 @@ def evaluation_of(job: Job, stage: Stage, state: State, told: Told | None = None
         visit=visit,
         alone=lambda workspace, clients: _trained_alone(job, workspace, clients),
         alone_by_epoch=lambda workspace, clients: _alone_by_epoch(job, workspace, clients),
-        own=Own(personal, stage.travels, state.server.reported.light, visit),
+        own=FineTuningStart(personal, stage.travels, state.server.reported.light, visit),
         finetune=lambda epochs: local_phases(job.net, phases, epochs, rate) if epochs else (),
         epochs=config.personalize.epochs,
         sweep=config.personalize.sweep,
-        settings=for_itself,
+        settings=for_fine_tuning,
         shuffle=Shuffle(config.run.seed, "personalize", state.round),
         weighting=config.train.weighting,
         keeps=bool(stage.keeps),
-        arrival=own_head_learns(
+        arrival=with_trained_head(
             local_phases(job.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)), job.net
         ),
         # a newcomer trains as other clients do for their own model: by fine-tuning (spec 6.6) or by a visit (spec 9.7)
-        arrival_settings=for_itself if phases or hears(objective) else replace(settings, objective=objective),
+        arrival_settings=for_fine_tuning if phases or hears(objective) else replace(settings, objective=objective),
         bins=config.measure.bins,
         shift=config.measure.shift,
         corruptions=config.measure.corruptions,
@@ -75,7 +75,7 @@ def evaluation_of(job: Job, stage: Stage, state: State, told: Told | None = None
 
 
 @dataclass(frozen=True)
-class Again:
+class RepeatedVisit:
     """A round's local training once more, without an upload."""
 
     visit: Visit
@@ -89,8 +89,8 @@ class Again:
     def said_by(self, workspace: Workspace, clients: Sequence[int], tensors: Tensors) -> Tensors:
         return self.visit.statistics_of(workspace, clients, tensors)
 
-    def for_clients(self, clients: Sequence[int]) -> Again:
-        return Again(self.visit.for_clients(clients))
+    def for_clients(self, clients: Sequence[int]) -> RepeatedVisit:
+        return RepeatedVisit(self.visit.for_clients(clients))
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:
         return self.visit.keeps_bits(sizes)
@@ -114,7 +114,7 @@ class LastVisit:
     def said_by(self, workspace: Workspace, clients: Sequence[int], tensors: Tensors) -> Tensors:
         return self.again.said_by(workspace, clients, tensors)
 
-    def for_clients(self, clients: Sequence[int]) -> Again:
+    def for_clients(self, clients: Sequence[int]) -> RepeatedVisit:
         return self.again.for_clients(clients)
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:
@@ -130,13 +130,13 @@ class LastVisit:
         return tell(self.stage, server, job.roster, job.measured_clients, number, job.config.run.seed)
 
     @cached_property
-    def again(self) -> Again:
+    def again(self) -> RepeatedVisit:
         last = visit_of(self.stage, self.told, self.job.config.run.seed)
-        return Again(replace(last, shuffle=replace(last.shuffle, purpose="refresh")))
+        return RepeatedVisit(replace(last, shuffle=replace(last.shuffle, purpose="refresh")))
 
 
 @dataclass(frozen=True)
-class Own:
+class FineTuningStart:
     """A function that gives the models [G, *] with which the fine-tuning of G clients begins."""
 
     personal: Personal
@@ -167,7 +167,7 @@ class Own:
             check_models(self.personal, "begin()", made, held)
         return made
 
-    def for_clients(self, clients: Sequence[int]) -> Own:
+    def for_clients(self, clients: Sequence[int]) -> FineTuningStart:
         return replace(self, usual=self.usual.for_clients(clients))
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:

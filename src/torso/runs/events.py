@@ -60,7 +60,7 @@ class Listener:
         return self
 
 
-class Through(Listener):
+class ForwardingListener(Listener):
     """A listener that passes everything on to another one. Derive from it to do something in addition."""
 
     def __init__(self, listener: Listener) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torso.data import Roster
 from torso.data.batches import Shuffle
 from torso.engine import Engine, Workspace
-from torso.errors import PlaceLost, RunFailed
+from torso.errors import NoWorkerLeft, RunFailed
 from torso.learn.stacked import all_finite
 from torso.measure.accuracy import class_sums
 from torso.methods.starts import Question
@@ -76,7 +76,7 @@ class ClientExchange:
         for part in self.engine.map(question, self.clients):
             add_stacked(sums, part)
         if not sums:
-            raise PlaceLost("no client has answered what is asked before the first round")
+            raise NoWorkerLeft("no client has answered what is asked before the first round")
         self._count(sums, passes)
         return sums
 
@@ -100,12 +100,12 @@ class ClientExchange:
         assert self.privacy is not None
         total = noised_directions(self.privacy.mechanism, parts, str(self.first))
         if total is None:
-            raise PlaceLost("no client has answered what is asked before the first round")
+            raise NoWorkerLeft("no client has answered what is asked before the first round")
         self._count({"total": total}, passes=1)
         return total, torch.ones_like(total[:, 0])
 
 
-def opened(
+def state_after_start(
     stage: Stage, server: ServerState, roster: Roster, engine: Engine, batch_size: int, seed: int
 ) -> ServerState:
     """The state with which the first round of a stage begins."""

@@ -13,7 +13,7 @@ from functools import partial
 from torso.data.augment import augmentations
 from torso.engine import Engine
 from torso.engine.feature_space import FeatureEngine, SplitName
-from torso.engine.features_kept import KeptFeatures
+from torso.engine.features_kept import FeatureCache
 from torso.learn.features import goes_by_batch
 from torso.measure.base import Evaluation, measures
 from torso.nets import Tensors
@@ -48,11 +48,11 @@ class FeaturePlan:
 
     def __init__(self, job: Job, note: Callable[[str], None]) -> None:
         self.job = job
-        self._kept: KeptFeatures | None = None
+        self._kept: FeatureCache | None = None
         self._augments = _augments(job)
         where = job.config.run.features
         if isinstance(job, Simulation) and where != "off" and not goes_by_batch(job.net):
-            self._kept = KeptFeatures(job.net, job.federation, where, note)
+            self._kept = FeatureCache(job.net, job.federation, where, note)
 
     def opening(self, engine: Engine, stage: Stage, model: Tensors) -> Engine:
         """The engine for the questions of a start before the first round."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torso.data.sending import on_device
-from torso.learn.stacked import spared
+from torso.learn.stacked import masked_rows
 from torso.nets import Tensors
 from torso.runs.messages import Sent
 from torso.server import ServerRule, Statistics
@@ -19,7 +19,7 @@ from torso.server.sums import add_stacked, add_weighted
 _LEAST = 1e-12
 
 
-class Gathered:
+class StatisticsSums:
     """The aggregate of one round's statistics. Each statistic is combined as its rule says: "sum", "mean" or "each"."""
 
     def __init__(self, declared: Declared, statistics: Statistics, rule: ServerRule) -> None:
@@ -54,7 +54,7 @@ class Gathered:
         name = self._weighs
         if not name:
             return weights
-        mine = spared(sent.said[name].reshape(-1).clamp(min=_LEAST), rows)
+        mine = masked_rows(sent.said[name].reshape(-1).clamp(min=_LEAST), rows)
         total: Tensors = {} if self.weighed is None else {name: self.weighed}
         add_stacked(total, {name: mine})
         self.weighed = total[name]

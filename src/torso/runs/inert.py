@@ -8,7 +8,7 @@ from torso.config import Config
 from torso.data.keys import changed
 from torso.learn.attacks import NoAttack
 from torso.learn.schedule import schedules
-from torso.measure.analyses import of_rounds
+from torso.measure.analyses import round_analyses
 from torso.runs.stage import Stage
 
 
@@ -37,7 +37,7 @@ def _conditions(config: Config, plan: Sequence[Stage]) -> Iterator[tuple[str, st
     yield (
         "measure.analyses_every",
         "measure.analyses names none that is taken of rounds",
-        bool(of_rounds(measure.analyses)),
+        bool(round_analyses(measure.analyses)),
     )
     asked = (*measure.names, *(measure.during if measure.every else ()))
     for start, keys in {"ece_": ("bins",), "shifted_": ("shift",), "corrupted_": ("corruptions", "severities")}.items():

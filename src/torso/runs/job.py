@@ -107,9 +107,9 @@ class Simulation(Job):
         return replace(self, roster=federation.roster, federation=federation)
 
 
-def data_of(config: Config, shelf: data.Shelf | None = None) -> Federation:
-    """Read the clients' data of a run, onto its device. `shelf`: a cache of data sets for runs that follow."""
-    return data.build(config.data, config.run.seed, device_of(config.run), shelf, wanted(config))
+def data_of(config: Config, data_cache: data.DataCache | None = None) -> Federation:
+    """Read the clients' data of a run, onto its device. `data_cache`: a cache of data sets for runs that follow."""
+    return data.build(config.data, config.run.seed, device_of(config.run), data_cache, wanted(config))
 
 
 def simulate(config: Config, federation: Federation | None = None, *, begins: bool = True) -> Simulation:

@@ -15,7 +15,7 @@ from torso.results.folder import RunFolder
 from torso.results.result import Result
 from torso.runs.job import data_of, simulate
 from torso.runs.models import TrainedModels
-from torso.runs.objects import hand_over
+from torso.runs.objects import register_objects
 
 
 def load(
@@ -49,7 +49,7 @@ def load(
     result = Result.read(folder)
     if not result.ok:
         raise RequestError(f"the run in {str(folder)!r} {result.status}. Only a run that ended well has models.")
-    handed = hand_over(_elsewhere(config, data_root, device), clients, model)
+    handed = register_objects(_elsewhere(config, data_root, device), clients, model)
     _check_same(config, handed.config)
     here = handed.config
     if federation is None:

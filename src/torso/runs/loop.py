@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torso.engine import ComeAndGo, Engine, MayEndUs, repairs
-from torso.errors import CannotWrite, PlaceLost, RunFailed
+from torso.engine import Engine, HasAvailability, SupportsExitMessage, supports_repair
+from torso.errors import CannotWrite, NoWorkerLeft, RunFailed
 from torso.measure import Accuracy, evaluate_in_parts
-from torso.measure.analyses import at_end, class_counts, of_rounds
+from torso.measure.analyses import analyse_end, class_counts, round_analyses
 from torso.personal.state import State
 from torso.results.folder import RunFolder
 from torso.results.result import Result
@@ -19,7 +19,7 @@ from torso.runs.checks import asks_first, remarks
 from torso.runs.ending import Ending, Stopped
 from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
-from torso.runs.exchange import opened
+from torso.runs.exchange import state_after_start
 from torso.runs.faults import REFUSED
 from torso.runs.features import FeaturePlan, remark
 from torso.runs.inert import unread_keys
@@ -86,8 +86,8 @@ class Loop:
         found: dict[str, Any] = {}
         self.stop.when = Stop.ROUND
         try:
-            if isinstance(engine, MayEndUs):
-                engine.last_words(self.ending.at_once())
+            if isinstance(engine, SupportsExitMessage):
+                engine.set_exit_message(self.ending.at_once())
             if not self.opened:
                 self._heed()
                 self._open(engine)
@@ -100,11 +100,11 @@ class Loop:
             found = self._analyse(stoppable)
         except RunFailed as failure:
             status = f"failed: {failure}"
-        except PlaceLost as lost:
+        except NoWorkerLeft as lost:
             stopped = self.ending.stopped(self.state, self.opened)
             if self.stop.asked:
                 raise Stopped(stopped) from None
-            raise PlaceLost(f"{lost}. {stopped}") from None
+            raise NoWorkerLeft(f"{lost}. {stopped}") from None
         self._note(engine)
         self.record.counts = class_counts(engine, self.job.roster)
         self.state = State(self.state.server, self.state.clients.here())  # fetched now: workers end with the engine
@@ -158,7 +158,9 @@ class Loop:
         """Carry out the start of a stage's method."""
         config, state = self.config, self.state
         place = self.features.opening(engine, stage, state.server.model)
-        begun = opened(stage, state.server, self.job.roster, place, config.measure.batch_size, config.run.seed)
+        begun = state_after_start(
+            stage, state.server, self.job.roster, place, config.measure.batch_size, config.run.seed
+        )
         self.state = State(begun, state.clients)
 
     def round(self, engine: Engine) -> None:
@@ -194,13 +196,13 @@ class Loop:
                 self.listener.note(f"{few}: once more")
                 reason = str(few)
             self._heed()
-        raise PlaceLost(f"{reason}, {_ATTEMPTS} times in a row")
+        raise NoWorkerLeft(f"{reason}, {_ATTEMPTS} times in a row")
 
     def _name_refused(self, engine: Engine, played: Round) -> None:
         """Tell listeners whose uploads are not used, once for each client. A real federation does that itself."""
         first = {k: kind for k, kind in played.why.items() if kind in REFUSED and k not in self._refused}
         self._refused |= first.keys()
-        if first and not isinstance(engine, ComeAndGo):
+        if first and not isinstance(engine, HasAvailability):
             kinds = ", ".join(sorted(set(first.values())))
             who = named(sorted(first))
             self.listener.note(
@@ -214,7 +216,7 @@ class Loop:
 
     def _note(self, engine: Engine) -> tuple[str, ...]:
         """Tell listeners what the engine had to do again."""
-        notes = engine.repaired() if repairs(engine) else ()
+        notes = engine.repaired() if supports_repair(engine) else ()
         for note in notes:
             self.listener.note(note)
         return notes
@@ -231,7 +233,7 @@ class Loop:
 
     def _watch(self, engine: Engine, before: State, played: Round) -> None:
         """Record the analyses of this round, if any are due."""
-        if not of_rounds(self.config.measure.analyses):
+        if not round_analyses(self.config.measure.analyses):
             return
         with self.record.measuring():
             found = watch_round(self.job, engine, before, self.state, played)
@@ -241,4 +243,4 @@ class Loop:
     def _analyse(self, engine: Engine) -> dict[str, Any]:
         """The analyses of the trained federation."""
         with self.record.measuring():
-            return at_end(self.config.measure.analyses, scene_of(self.job, self.state, engine))
+            return analyse_end(self.config.measure.analyses, scene_of(self.job, self.state, engine))

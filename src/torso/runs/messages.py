@@ -20,9 +20,9 @@ from torch import Tensor
 
 from torso.data.sending import on_device
 from torso.errors import RequestError
-from torso.kinds import Many
+from torso.kinds import FailFastTuple
 from torso.nets import Tensors
-from torso.personal.store import ClientState, Elsewhere
+from torso.personal.store import ClientState, StateHandle
 from torso.reading import parse_record
 from torso.server.statistics import Declared
 
@@ -42,7 +42,7 @@ class MessageNumbers(BaseModel):
     round: int
     client: int
     participants: int = 0  # told: how many clients take part in the round
-    offers: Many[int] = ()  # told: the other clients whose models are part of the message
+    offers: FailFastTuple[int] = ()  # told: the other clients whose models are part of the message
     samples: int = 0  # sent: the number of training samples, by which the client is weighted
     loss: float = 0.0  # sent: mean over the training samples
     finite: bool = True  # sent: whether all tensors that the client keeps are finite
@@ -102,12 +102,12 @@ def schema_of(tensors: Tensors) -> Schema:
 
 def check_schema(what: str, tensors: Tensors, schema: Schema) -> None:
     """Refuse a message that lacks a tensor, has one too many, or one of another shape or type."""
-    wrong = unlike(schema_of(tensors), schema)
+    wrong = schema_difference(schema_of(tensors), schema)
     if wrong:
         raise RequestError(f"{what}: {wrong}")
 
 
-def unlike(found: Schema, wanted: Schema) -> str:
+def schema_difference(found: Schema, wanted: Schema) -> str:
     """A sentence about the first tensor that is not as wanted. Empty if all are."""
     for name in sorted(found.keys() | wanted.keys()):
         if found.get(name) != wanted.get(name):
@@ -237,7 +237,7 @@ class Sent:
     finite: Tensor  # [G], whether all tensors that a client keeps are finite
     drift: Tensors = field(default_factory=dict)  # [G, *]: changes of drift corrections' memories, if they are sent
     said: Tensors = field(default_factory=dict)  # [G, *]: statistics, as the method has declared them
-    left: Mapping[int, ClientState | Elsewhere] = field(default_factory=dict)  # new states; no part of a message
+    left: Mapping[int, ClientState | StateHandle] = field(default_factory=dict)  # new states; no part of a message
     refused: Mapping[int, str] = field(default_factory=dict)  # other clients, whose uploads are not used -> why
 
     @classmethod
@@ -285,7 +285,7 @@ class Sent:
         return Message(numbers, tensors)
 
     @classmethod
-    def received(cls, message: Message, left: Mapping[int, ClientState | Elsewhere] | None = None) -> Sent:
+    def received(cls, message: Message, left: Mapping[int, ClientState | StateHandle] | None = None) -> Sent:
         """What the server reads from one client's message. `left`: a handle on the client's new state."""
         if message.numbers.kind != "sent":
             raise RequestError(f"the server was sent a {message.numbers.kind!r} message. Expected: 'sent'")

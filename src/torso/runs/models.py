@@ -33,7 +33,7 @@ from torso.runs.encoding import wanted
 from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Job, Simulation
 
-Made = Literal["held", "personal", "newcomer"]
+ModelKind = Literal["held", "personal", "newcomer"]
 """The kinds of a client's model, with the measures that take them.
 
 "held": `initial`. "personal": `personalized`, `personal` and the others "of own". "newcomer": `new_after`."""
@@ -50,7 +50,7 @@ _AT_ONCE = 64  # clients whose models are made together and wait in memory until
 class MakeModels:
     """Work that makes the models of a group of clients, as separate tensors on the CPU."""
 
-    kind: Made
+    kind: ModelKind
     model: Tensors  # the server's model on which accuracy is reported
     how: Evaluation
 
@@ -95,7 +95,7 @@ class TrainedModels:
         """Each client with its network. Newcomers, which have never trained, come last."""
         job = self.job
         newcomers = set(job.roster.newcomers.tolist())
-        groups: tuple[tuple[Made, list[int]], ...] = (
+        groups: tuple[tuple[ModelKind, list[int]], ...] = (
             ("personal" if personal else "held", [k for k in clients if k not in newcomers]),
             ("newcomer" if personal else "held", [k for k in clients if k in newcomers]),
         )
@@ -123,7 +123,7 @@ class TrainedModels:
         how = self._evaluation()
         if epochs is not None:
             how = replace(how, arrival=tuple(replace(phase, epochs=epochs) for phase in how.arrival))
-        kind: Made = "newcomer" if any(phase.epochs for phase in how.arrival) else "held"
+        kind: ModelKind = "newcomer" if any(phase.epochs for phase in how.arrival) else "held"
         work = MakeModels(kind, self.state.reported.model, how)
         with _engine(job, _with(job.federation, found, number)) as engine:
             ((tensors,),) = engine.map(work, [number])
@@ -133,7 +133,7 @@ class TrainedModels:
         return evaluation_of(self.job, self.job.stage(self.state.round), self.state)
 
 
-def card_of(job: Job, kind: Literal["generic", Made], client: int | None = None) -> Card:
+def card_of(job: Job, kind: Literal["generic", ModelKind], client: int | None = None) -> Card:
     """The card of a model of a run: what is written into a model file about it."""
     from torso import __version__
 
@@ -185,7 +185,7 @@ def _encoder_of(job: Job) -> Callable[[Tensor], Tensor] | None:
     return made.encoder_of(_raw(job.roster.input)) if made is not None else None
 
 
-def network_of(job: Job, tensors: Tensors, kind: Literal["generic", Made], client: int | None) -> Network:
+def network_of(job: Job, tensors: Tensors, kind: Literal["generic", ModelKind], client: int | None) -> Network:
     """A network with these tensors, in evaluation mode, on the CPU."""
     net = copy.deepcopy(job.net)
     net.fill(tensors, personal=kind != "generic")
@@ -196,7 +196,7 @@ def network_of(job: Job, tensors: Tensors, kind: Literal["generic", Made], clien
 
 def _answers(net: Network) -> str:
     """Which head a call of the network uses, if a client's model has two heads that are not added. Else empty."""
-    if not net.personal or CENTRES not in net.told or not isinstance(net.head, DualHead):
+    if not net.personal or CENTRES not in net.client_facts or not isinstance(net.head, DualHead):
         return ""
     return MIXED if net.head.mixes else ALONE
 

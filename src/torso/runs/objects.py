@@ -12,19 +12,19 @@ from torso.data.clients import SOURCE, Clients
 from torso.errors import RequestError
 from torso.measure import Accuracy
 from torso.nets.given import forget_model, register_model
-from torso.runs.events import Listener, Through
+from torso.runs.events import ForwardingListener, Listener
 from torso.runs.rounds import Round
 
 
 @dataclass(frozen=True)
-class Handed:
+class ConfigWithObjects:
     """A config in which objects have names. The names are registered as long as this object exists."""
 
     config: Config
     clients: Clients | None = None
 
 
-def hand_over(config: Config, clients: Any = None, model: Any = None) -> Handed:
+def register_objects(config: Config, clients: Any = None, model: Any = None) -> ConfigWithObjects:
     """Register objects under names, and put these names into a copy of the config.
 
     `clients` replaces `data.source`, `model` replaces `model.body`."""
@@ -39,7 +39,7 @@ def hand_over(config: Config, clients: Any = None, model: Any = None) -> Handed:
         name = register_model(model)
         init = name if config.model.head_init == "default" else config.model.head_init
         updates["model"] = config.model.model_copy(update={"body": name, "head_init": init})
-    handed = Handed(config.model_copy(update=updates) if updates else config, given)
+    handed = ConfigWithObjects(config.model_copy(update=updates) if updates else config, given)
     if name:
         weakref.finalize(handed, forget_model, name).atexit = False
     return handed
@@ -63,7 +63,7 @@ OnRoundCall = Callable[[Round, Mapping[str, Accuracy]], object]
 """(what happened in a round, the accuracies measured after it or an empty mapping) → any value, which is not used."""
 
 
-class OnRound(Through):
+class OnRound(ForwardingListener):
     """A listener that calls a function after every round, and passes everything on to another listener."""
 
     def __init__(self, listener: Listener, call: OnRoundCall) -> None:

@@ -19,8 +19,8 @@ from torso.data.tokenise import are_texts
 from torso.data.wants import Tokenizer
 from torso.errors import RequestError
 from torso.nets.card import Card
-from torso.runs.offered_text import TABLES, TEXT, OfferedTexts, from_lines, from_table, of_texts
-from torso.runs.pictures import Fitted, fitted, read_pictures, told
+from torso.runs.offered_text import TABLES, TEXT, UserTexts, from_lines, from_table, of_texts
+from torso.runs.pictures import FittedImage, fitted, read_pictures, told
 
 _ARRAYS = "an .npz file with images or samples (and labels, where they are known)"
 LABEL = "label"
@@ -28,7 +28,7 @@ SPLITS = frozenset({"train", "test", "val"})  # names of folders that are not cl
 
 
 @dataclass(frozen=True, eq=False)
-class Offered:
+class UserData:
     """Samples for a trained model, as its kind of input stores them."""
 
     names: tuple[str, ...]  # of the samples: their files, or their numbers from 1
@@ -40,7 +40,7 @@ class Offered:
         return len(self.names)
 
 
-def offered(data: Any, card: Card, label: str = LABEL, text: str = TEXT) -> Offered:
+def read_user_data(data: Any, card: Card, label: str = LABEL, text: str = TEXT) -> UserData:
     """Files or objects (arrays, Pillow images, a list of texts) as samples for a model.
 
     `label`: the column of a table that names the classes, if the table has it. `text`: for a model of texts, the column
@@ -53,7 +53,7 @@ def offered(data: Any, card: Card, label: str = LABEL, text: str = TEXT) -> Offe
     if isinstance(card.input, Pixels):
         return _of_pictures(_listed(data), card.input)
     samples = card.input.accept("data", data)
-    return Offered(_numbers(card.input.noun, len(samples)), samples)
+    return UserData(_numbers(card.input.noun, len(samples)), samples)
 
 
 def _tokenizer(card: Card) -> Tokenizer:
@@ -66,11 +66,11 @@ def _tokenizer(card: Card) -> Tokenizer:
     return found
 
 
-def _offered(found: OfferedTexts) -> Offered:
-    return Offered(found.names, found.samples, found.labels, found.remarks)
+def _offered(found: UserTexts) -> UserData:
+    return UserData(found.names, found.samples, found.labels, found.remarks)
 
 
-def _read(path: Path, card: Card, label: str, text: Sequence[str]) -> Offered:
+def _read(path: Path, card: Card, label: str, text: Sequence[str]) -> UserData:
     if not path.exists():
         raise RequestError(f"--data {str(path)!r} does not exist. Expected: {_wanted(card)}")
     if path.suffix.lower() == ".npz":
@@ -107,11 +107,11 @@ def _numbers(noun: str, count: int) -> tuple[str, ...]:
 # images
 
 
-def _from_image(path: Path, kind: Pixels) -> Offered:
+def _from_image(path: Path, kind: Pixels) -> UserData:
     return _of_fitted([(path.name, read_pictures([path], kind)[0])], kind)
 
 
-def _from_folder(path: Path, kind: Pixels, known: Sequence[str]) -> Offered:
+def _from_folder(path: Path, kind: Pixels, known: Sequence[str]) -> UserData:
     """All images below a folder. If every image is in a folder, the folders are the classes."""
     listing = list_images(path)
     images = [file.path for file in listing.files]
@@ -130,7 +130,7 @@ def _from_folder(path: Path, kind: Pixels, known: Sequence[str]) -> Offered:
     if listing.others:
         skipped.append(f"{_count(listing.others, 'file')} skipped: no image")
     labels, said = _folder_labels([p.parts[:-1] for p, _ in good], known)
-    return Offered(made.names, made.samples, labels, (*made.remarks, *skipped, *said))
+    return UserData(made.names, made.samples, labels, (*made.remarks, *skipped, *said))
 
 
 def _folder_labels(folders: Sequence[tuple[str, ...]], known: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -169,25 +169,25 @@ def _listed(data: Any) -> list[Any]:
     return list(Pixels.array("data", array))
 
 
-def _of_pictures(pictures: Sequence[Any], kind: Pixels, names: Sequence[str] = ()) -> Offered:
+def _of_pictures(pictures: Sequence[Any], kind: Pixels, names: Sequence[str] = ()) -> UserData:
     known = names or _numbers("image", len(pictures))
     return _of_fitted([(name, fitted(name, p, kind)) for name, p in zip(known, pictures, strict=True)], kind)
 
 
-def _of_fitted(found: Sequence[tuple[str, Fitted | RequestError]], kind: Pixels) -> Offered:
+def _of_fitted(found: Sequence[tuple[str, FittedImage | RequestError]], kind: Pixels) -> UserData:
     good = []
     for _, picture in found:
         if isinstance(picture, RequestError):
             raise picture
         good.append(picture)
     samples = kind.accept("data", np.stack([picture.pixels for picture in good]) if good else np.zeros((0, 1, 1), "u1"))
-    return Offered(tuple(name for name, _ in found), samples, (), told(good, kind))
+    return UserData(tuple(name for name, _ in found), samples, (), told(good, kind))
 
 
 # arrays
 
 
-def _from_arrays(path: Path, card: Card) -> Offered:
+def _from_arrays(path: Path, card: Card) -> UserData:
     arrays = read_npz(path, _ARRAYS, parts=())
     key = next((name for name in ("images", "samples") if name in arrays), None)
     if key is None:
@@ -203,7 +203,7 @@ def _from_arrays(path: Path, card: Card) -> Offered:
     else:
         samples, remarks = kind.accept(str(path), found), ()
     labels = _array_labels(path, arrays, len(samples), card.names)
-    return Offered(_numbers(kind.noun, len(samples)), samples, labels, remarks)
+    return UserData(_numbers(kind.noun, len(samples)), samples, labels, remarks)
 
 
 def _array_labels(path: Path, arrays: dict[str, Array], count: int, known: Sequence[str]) -> tuple[str, ...]:
@@ -227,7 +227,7 @@ def _array_labels(path: Path, arrays: dict[str, Array], count: int, known: Seque
 # tables and texts
 
 
-def _from_table(path: Path, kind: Floats, label: str) -> Offered:
+def _from_table(path: Path, kind: Floats, label: str) -> UserData:
     table = Table.read(path, CsvConfig(delimiter=_delimiter(path)))
     rows = [dict(zip(table.names, cells, strict=True)) for cells in table.rows]
     if not kind.names:
@@ -239,7 +239,7 @@ def _from_table(path: Path, kind: Floats, label: str) -> Offered:
     samples = kind.accept(str(path), rows)
     remarks = _told_of_table(table, kind, label)
     labels = tuple(table.column(label)) if label in table.names else ()
-    return Offered(_numbers("rows", len(rows)), samples, labels, remarks)
+    return UserData(_numbers("rows", len(rows)), samples, labels, remarks)
 
 
 def _column(feature: str, table: Table) -> str:
@@ -287,7 +287,7 @@ def _rows(count: int) -> str:
     return f"{count} row{'' if count == 1 else 's'}"
 
 
-def _from_ids(path: Path, kind: Tokens) -> Offered:
+def _from_ids(path: Path, kind: Tokens) -> UserData:
     """The sequences of token ids on the lines of a file. Words are refused, since the model has no tokenizer."""
     with reading(path, "lines of token ids"):
         lines = [line.split() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
@@ -308,4 +308,4 @@ def _from_ids(path: Path, kind: Tokens) -> Offered:
     if longest > kind.length:
         raise RequestError(f"{path} has a line of {longest} tokens. Expected: at most {kind.length}")
     padded = [row + [kind.pad] * (kind.length - len(row)) for row in rows]
-    return Offered(_numbers("lines", len(rows)), kind.accept(str(path), np.array(padded, dtype=np.int64)))
+    return UserData(_numbers("lines", len(rows)), kind.accept(str(path), np.array(padded, dtype=np.int64)))

@@ -21,7 +21,7 @@ TABLES = (".csv", ".tsv", ".jsonl")
 
 
 @dataclass(frozen=True, eq=False)
-class OfferedTexts:
+class UserTexts:
     """Texts as token sequences for a model."""
 
     names: tuple[str, ...]
@@ -30,13 +30,13 @@ class OfferedTexts:
     remarks: tuple[str, ...]  # what was changed in the data
 
 
-def of_texts(where: str, texts: Sequence[str], kind: Tokens, tokenizer: Tokenizer) -> OfferedTexts:
+def of_texts(where: str, texts: Sequence[str], kind: Tokens, tokenizer: Tokenizer) -> UserTexts:
     """Texts from a list of strings. An empty string is refused. `where`: what messages call the list."""
     names = tuple(f"text {number}" for number in range(1, len(texts) + 1))
     return _made(where, names, texts, (), kind, tokenizer)
 
 
-def from_lines(path: Path, kind: Tokens, tokenizer: Tokenizer) -> OfferedTexts:
+def from_lines(path: Path, kind: Tokens, tokenizer: Tokenizer) -> UserTexts:
     """Texts from a file with one on each line. Empty lines are left out."""
     with reading(path, "a text on each line"):
         found = enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1)
@@ -51,7 +51,7 @@ def from_lines(path: Path, kind: Tokens, tokenizer: Tokenizer) -> OfferedTexts:
 
 def from_table(
     path: Path, delimiter: str, kind: Tokens, tokenizer: Tokenizer, label: str, text: Sequence[str]
-) -> OfferedTexts:
+) -> UserTexts:
     """Texts from a column of a table, or from several that are joined.
 
     If the table has only one column in addition to the label, its name does not matter."""
@@ -77,7 +77,7 @@ def _made(
     labels: tuple[str, ...],
     kind: Tokens,
     tokenizer: Tokenizer,
-) -> OfferedTexts:
+) -> UserTexts:
     if not texts:
         raise RequestError(f"{where} has no texts. Expected: at least one")
     empty = next((name for name, text in zip(names, texts, strict=True) if not text.strip()), None)
@@ -86,4 +86,4 @@ def _made(
     found = padded(texts, kind, tokenizer)
     cut = "1 text is" if found.cut == 1 else f"{found.cut} texts are"
     said = (f"{cut} longer than {kind.length} tokens, as long as the model takes, and cut there",) if found.cut else ()
-    return OfferedTexts(names, kind.accept(where, found.ids), labels, said)
+    return UserTexts(names, kind.accept(where, found.ids), labels, said)

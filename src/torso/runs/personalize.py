@@ -12,13 +12,13 @@ from torso.errors import RequestError
 from torso.nets import Network
 from torso.nets.card import Card
 from torso.nets.network import card_of
-from torso.results.export import PLAIN, Form, write_models
+from torso.results.export import PLAIN, ExportOptions, write_models
 from torso.results.result import Result
 from torso.runs.load import load
-from torso.runs.offered import LABEL, SPLITS, Offered, offered
+from torso.runs.offered import LABEL, SPLITS, UserData, read_user_data
 from torso.runs.offered_text import TEXT
 from torso.runs.predict import logits_of, model_file, network_of
-from torso.runs.ways import Client, made, split_by_class, ways
+from torso.runs.ways import NewClient, make_model, split_by_class, ways
 
 How = Literal["auto", "hyper", "class-means", "calibrate", "tune"]
 HOWS: tuple[str, ...] = get_args(How)
@@ -93,13 +93,13 @@ def personalize(
     result = _result_of(model, data_root, accept_changed_data)
     generic = network_of(model if result is None else result)
     card = card_of(generic)
-    found = offered(data, card, label, text)
+    found = read_user_data(data, card, label, text)
     client = _client_of(found, card.names, label)
     train_rows, test_rows = split_by_class(client.labels, held_out, seed)
     train = client.take(train_rows)
     test = client.take(test_rows)
     chosen, why = _chosen(how, generic, result, train, _Plan(held_out, seed, epochs))
-    personal, remarks = made(chosen, generic, result, train, epochs)
+    personal, remarks = make_model(chosen, generic, result, train, epochs)
     before = _accuracy(generic, test)
     after = _accuracy(personal, test)
     is_personal = keep or not after < before  # NaN: nothing is held out, and the personal model is used
@@ -116,7 +116,7 @@ def personalize(
     )
 
 
-def write(found: Personalized, out: str | Path, form: Form = PLAIN) -> list[Path]:
+def write(found: Personalized, out: str | Path, form: ExportOptions = PLAIN) -> list[Path]:
     """Write the model, and a page that says how to use it, into a folder that is empty or does not exist."""
     return write_models(Path(out), [(card_of(found.network).kind, found.network)], form, more=story(found))
 
@@ -153,7 +153,7 @@ def _result_of(model: Any, data_root: str | Path | None, accept_changed_data: bo
     return None
 
 
-def _client_of(found: Offered, known: tuple[str, ...], label: str) -> Client:
+def _client_of(found: UserData, known: tuple[str, ...], label: str) -> NewClient:
     """The client's samples with class numbers. Classes that are new to the model come after those that it has."""
     if not found.labels:
         raise RequestError(
@@ -168,10 +168,10 @@ def _client_of(found: Offered, known: tuple[str, ...], label: str) -> Client:
         raise RequestError(f"{empty} has no class. Expected: a class for each sample")
     names = (*known, *sorted(set(found.labels) - set(known)))
     number_of = {name: number for number, name in enumerate(names)}
-    return Client(found.samples, np.array([number_of[name] for name in found.labels], np.int64), names, len(known))
+    return NewClient(found.samples, np.array([number_of[name] for name in found.labels], np.int64), names, len(known))
 
 
-def _chosen(how: str, generic: Network, result: Result | None, train: Client, plan: _Plan) -> tuple[str, list[str]]:
+def _chosen(how: str, generic: Network, result: Result | None, train: NewClient, plan: _Plan) -> tuple[str, list[str]]:
     """The way to make the model, and remarks. Raises RequestError if the model does not allow the way asked for.
 
     "auto" is the way that does best on a held-out part of the training samples. If nothing can be held out, it is
@@ -187,13 +187,13 @@ def _chosen(how: str, generic: Network, result: Result | None, train: Client, pl
     validation = train.take(validation_rows)
     if not len(validation) or len(allowed) == 1:
         return "hyper" if "hyper" in allowed else "class-means", []
-    scores = {way: _accuracy(made(way, generic, result, inner, plan.epochs)[0], validation) for way in allowed}
+    scores = {way: _accuracy(make_model(way, generic, result, inner, plan.epochs)[0], validation) for way in allowed}
     best = max(scores, key=lambda way: scores[way])
     said = ", ".join(f"{way} {score:.1f} %" for way, score in scores.items())
     return best, [f"auto: on {len(validation)} of the training samples {said}"]
 
 
-def _accuracy(net: Network, test: Client) -> float:
+def _accuracy(net: Network, test: NewClient) -> float:
     """The accuracy in percent; NaN if there are no samples."""
     if not len(test):
         return float("nan")
@@ -201,7 +201,7 @@ def _accuracy(net: Network, test: Client) -> float:
     return float(100 * (predicted == test.labels).mean())
 
 
-def _told_of_classes(client: Client, card: Card) -> tuple[str, ...]:
+def _told_of_classes(client: NewClient, card: Card) -> tuple[str, ...]:
     new = client.names[client.known :]
     if not new:
         return ()

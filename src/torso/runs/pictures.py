@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from torso.data.image_files import in_threads, open_image, reason_of, too_deep
+from torso.data.image_files import in_threads, open_image, reason_of, too_many_bits
 from torso.data.inputs import Pixels
 from torso.errors import RequestError
 
@@ -23,7 +23,7 @@ _COLOURS = {"L": "grey", "RGB": "colour", "RGBA": "colour with transparency", "P
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FittedImage:
     """An image with the model's size and channels, and how it was before."""
 
     pixels: NDArray[np.uint8]  # [H, W, C]
@@ -32,10 +32,10 @@ class Fitted:
     turned: bool  # whether it was turned by its EXIF orientation
 
 
-def read_pictures(paths: Sequence[Path], kind: Pixels) -> list[Fitted | RequestError]:
+def read_pictures(paths: Sequence[Path], kind: Pixels) -> list[FittedImage | RequestError]:
     """The images of files, each fitted to the model. An unreadable file gives an error in place of its image."""
 
-    def read(path: Path) -> Fitted | RequestError:
+    def read(path: Path) -> FittedImage | RequestError:
         try:
             return decoded(str(path), path.read_bytes(), kind)
         except OSError as error:
@@ -47,7 +47,7 @@ def read_pictures(paths: Sequence[Path], kind: Pixels) -> list[Fitted | RequestE
     return in_threads(read, paths)
 
 
-def decoded(where: str, raw: bytes, kind: Pixels) -> Fitted:
+def decoded(where: str, raw: bytes, kind: Pixels) -> FittedImage:
     """The image in the bytes of a file. Its number of pixels is checked before they are unpacked."""
     try:
         with open_image(raw) as image:
@@ -62,20 +62,20 @@ def decoded(where: str, raw: bytes, kind: Pixels) -> Fitted:
         raise RequestError(f"{where} cannot be read ({reason_of(error)}). Expected: {_EXPECTED}") from None
 
 
-def fitted(where: str, image: Any, kind: Pixels) -> Fitted:
+def fitted(where: str, image: Any, kind: Pixels) -> FittedImage:
     """An image of Pillow, or a uint8 array [H, W] or [H, W, C], as the model takes it: upright, its colours and size.
 
     Resizing does not keep the proportions and uses Pillow's bilinear filter, as reading training data does."""
     mode = _MODES[_channels(kind)]
     image = image if isinstance(image, Image.Image) else _from_array(where, image)
     if image.mode[0] in "IF":
-        raise RequestError(f"{where} has {too_deep(image.mode)}. Expected: 8-bit grey or colour")
+        raise RequestError(f"{where} has {too_many_bits(image.mode)}. Expected: 8-bit grey or colour")
     turned = image.getexif().get(0x0112, 1) not in (0, 1)
     upright = ImageOps.exif_transpose(image) if turned else image
     found = upright.convert(mode)
     wanted = (kind.width, kind.height)
     pixels = np.array(found if found.size == wanted else found.resize(wanted, Image.Resampling.BILINEAR))
-    return Fitted(pixels.reshape(kind.height, kind.width, kind.channels), upright.size, image.mode, turned)
+    return FittedImage(pixels.reshape(kind.height, kind.width, kind.channels), upright.size, image.mode, turned)
 
 
 def _channels(kind: Pixels) -> int:
@@ -100,7 +100,7 @@ def _from_array(where: str, array: Any) -> Image.Image:
     return Image.fromarray(found[..., 0] if found.ndim == 3 and found.shape[2] == 1 else found)
 
 
-def told(pictures: Sequence[Fitted], kind: Pixels) -> tuple[str, ...]:
+def told(pictures: Sequence[FittedImage], kind: Pixels) -> tuple[str, ...]:
     """Remarks about what was changed in images, one for each kind of change."""
     wanted = (kind.width, kind.height)
     mode = _MODES.get(kind.channels, "")

@@ -24,7 +24,7 @@ from torso.results.files import replace_file
 from torso.results.model_file import SUFFIX, load_model
 from torso.results.result import Result
 from torso.runs.load import load
-from torso.runs.offered import LABEL, Offered, offered
+from torso.runs.offered import LABEL, UserData, read_user_data
 from torso.runs.offered_text import TEXT
 
 _MODEL = "an exported .safetensors file, or the folder of a finished run"
@@ -107,7 +107,7 @@ def predict(
     .npz or .txt file, or objects: Pillow images, arrays, a list of texts. `label`: the column of a table that names the
     class; it is not used as a feature. `text`: the column of the texts, or several separated by commas."""
     net = network_of(model, client)
-    return answers(net, offered(data, card_of(net), label, text))
+    return answers(net, read_user_data(data, card_of(net), label, text))
 
 
 def network_of(
@@ -165,7 +165,7 @@ def _number(client: int | str | None, names: tuple[str, ...]) -> int | str | Non
     return client
 
 
-def answers(net: Network, data: Offered) -> Predictions:
+def answers(net: Network, data: UserData) -> Predictions:
     """The predictions of a network for samples of its kind of input."""
     card = card_of(net)
     probabilities = torch.softmax(logits_of(net, data.samples), dim=1).numpy()

@@ -21,7 +21,7 @@ from rich.progress import (
 
 from torso.measure import Accuracy
 from torso.results.result import Result
-from torso.runs.events import Begin, Listener, Through
+from torso.runs.events import Begin, ForwardingListener, Listener
 from torso.runs.rounds import Round
 
 
@@ -168,7 +168,7 @@ class LiveBars(Listener):
         self.progress.update(self.task, news=news)
 
 
-class Both(Through):
+class TwoListeners(ForwardingListener):
     """A listener that passes everything on to two listeners."""
 
     def __init__(self, listener: Listener, other: Listener) -> None:
@@ -196,7 +196,7 @@ class Both(Through):
         self.other.end(result)
 
     def beside(self) -> Listener:
-        return Both(self.listener.beside(), self.other.beside())
+        return TwoListeners(self.listener.beside(), self.other.beside())
 
 
 def is_shown(progress: bool | None) -> bool:
@@ -212,7 +212,7 @@ def followed(listener: Listener | None, progress: bool | None) -> Iterator[Liste
         yield listener or Listener()
     elif console.is_jupyter or console.is_terminal:
         with LiveBars(console) as bars:
-            yield bars if listener is None else Both(bars, listener)
+            yield bars if listener is None else TwoListeners(bars, listener)
     else:
         lines = PlainLines(console)
-        yield lines if listener is None else Both(lines, listener)
+        yield lines if listener is None else TwoListeners(lines, listener)

@@ -9,9 +9,9 @@ from typing import Any
 
 from torso.engine.memory import peak_memory_bytes
 from torso.measure import Accuracy
-from torso.measure.analyses import over_rounds
+from torso.measure.analyses import joined_entries
 from torso.personal.state import State
-from torso.results.checksums import of_data, of_model
+from torso.results.checksums import data_checksum, model_checksum
 from torso.results.data_file import DataFile
 from torso.results.folder import RunFolder
 from torso.results.result import Result, versions
@@ -96,7 +96,7 @@ class Record:
             class_names=job.roster.class_names,
             privacy=job.privacy.as_json(state.round, state.server.privacy) if job.privacy else {},
             sha256=self._checksums(state),
-            analyses={**self.counts, **over_rounds(self.analysed), **analyses},
+            analyses={**self.counts, **joined_entries(self.analysed), **analyses},
             folder=self.folder.path if self.folder else None,
             models=TrainedModels(job, state) if isinstance(job, Simulation) else None,
         )
@@ -109,4 +109,4 @@ class Record:
         if self.folder is None:
             return {}
         data = DataFile.read(self.folder.path)  # None in a real federation, whose clients do not show their data
-        return {**({"data": of_data(data.fingerprint)} if data else {}), "model": of_model(state)}
+        return {**({"data": data_checksum(data.fingerprint)} if data else {}), "model": model_checksum(state)}

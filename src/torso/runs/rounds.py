@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torso.data import Roster
-from torso.engine import Engine, comes_and_goes, looks_ahead
+from torso.engine import Engine, can_look_ahead, has_availability
 from torso.errors import RunFailed, TorsoError
 from torso.learn.stacked import all_finite
 from torso.many import ClientSet
-from torso.personal.state import Pending, State
+from torso.personal.state import PendingVisit, State
 from torso.registry import chosen
 from torso.runs.aggregate import Aggregate
 from torso.runs.cost import cost_of
@@ -22,7 +22,7 @@ from torso.runs.server_step import server_pass, server_step
 from torso.runs.speeds import Hours
 from torso.runs.stage import Stage
 from torso.runs.telling import tell, visit_of
-from torso.runs.turns import Turn, turn_of
+from torso.runs.turns import RoundPlan, plan_round
 from torso.server.state import Cost, ServerState
 
 
@@ -70,7 +70,7 @@ def play_round(
 
 
 @dataclass(frozen=True)
-class Begun:
+class BegunRound:
     """A round whose work the engine has queued, before any number is read from the device."""
 
     stage: Stage
@@ -79,10 +79,10 @@ class Begun:
     roster: Roster
     engine: Engine
     seed: int
-    turn: Turn  # the plan of the round
+    round_plan: RoundPlan  # the plan of the round
     told: Told
     aggregate: Aggregate
-    pending: tuple[Pending, ...]  # uploads that arrive in later rounds
+    pending: tuple[PendingVisit, ...]  # uploads that arrive in later rounds
     why: Faults
     guess: tuple[State, Round] | None = None  # the outcome if all uploads are finite (its loss is NaN)
 
@@ -99,75 +99,75 @@ def begin_round(
     seed: int,
     faults: Callable[[Sequence[int]], Faults] | None = None,
     hours: Hours | None = None,
-) -> Begun:
+) -> BegunRound:
     """The first half of `play_round`, up to the point where numbers are read from the device."""
     number = state.round + 1
-    available = engine.present() if comes_and_goes(engine) else None
+    available = engine.available_clients() if has_availability(engine) else None
     chosen = participants(stage, roster, seed, number, available)
-    turn = turn_of(stage, state, roster, chosen, seed, hours)
+    round_plan = plan_round(stage, state, roster, chosen, seed, hours)
     before = _with_origin(stage, state.server)
-    told = tell(stage, before, roster, turn.beginning, number, seed, len(turn.clients))
-    why = faults(turn.clients) if faults else {}
-    able = tuple(k for k in turn.beginning if k not in why) if why else turn.beginning
-    empty = _aggregate(stage, told, roster, turn.clients, before)
-    aggregate, pending = turn.receive(engine, visit_of(stage, told, seed), able, state, empty)
-    begun = Begun(stage, state, before, roster, engine, seed, turn, told, aggregate, pending, why)
-    if looks_ahead(engine) and not why and aggregate.is_simple:
+    told = tell(stage, before, roster, round_plan.beginning, number, seed, len(round_plan.clients))
+    why = faults(round_plan.clients) if faults else {}
+    able = tuple(k for k in round_plan.beginning if k not in why) if why else round_plan.beginning
+    empty = _aggregate(stage, told, roster, round_plan.clients, before)
+    aggregate, pending = round_plan.receive(engine, visit_of(stage, told, seed), able, state, empty)
+    begun = BegunRound(stage, state, before, roster, engine, seed, round_plan, told, aggregate, pending, why)
+    if can_look_ahead(engine) and not why and aggregate.is_simple:
         return _guessed(begun)
     return begun
 
 
-def _guessed(begun: Begun) -> Begun:
+def _guessed(begun: BegunRound) -> BegunRound:
     """The round with its outcome if all uploads are finite. The flags that tell this start on their way to the host."""
     aggregate, stage = begun.aggregate, begun.stage
-    if aggregate.clients != begun.turn.clients or stage.method.server_data != "none":
+    if aggregate.clients != begun.round_plan.clients or stage.method.server_data != "none":
         return begun
     server = server_step(stage, begun.server, aggregate, begun.roster, begun.seed)
     aggregate.ask(all_finite(server.model[name] for name in stage.moving))
     return replace(begun, guess=_settled(begun, server, math.nan))
 
 
-def end_round(begun: Begun) -> tuple[State, Round]:
+def end_round(begun: BegunRound) -> tuple[State, Round]:
     """The second half of `play_round`: read the numbers from the device, check them, and make the new state."""
-    stage, aggregate, turn = begun.stage, begun.aggregate, begun.turn
+    stage, aggregate, round_plan = begun.stage, begun.aggregate, begun.round_plan
     loss = aggregate.close()
     if begun.guess is not None and aggregate.as_asked:
         state, played = begun.guess
         return state, replace(played, loss=loss)
     missing = _missing(begun)
-    _check_enough(stage, aggregate, missing, again=comes_and_goes(begun.engine))
+    _check_enough(stage, aggregate, missing, again=has_availability(begun.engine))
     server = server_step(stage, begun.server, aggregate, begun.roster, begun.seed)
     if stage.method.server_data != "none":
         server, server_loss = server_pass(stage, server, begun.roster, begun.engine, begun.seed, begun.number)
-        loss = loss if turn.clients else server_loss
+        loss = loss if round_plan.clients else server_loss
     if not bool(all_finite(server.model[name] for name in stage.moving)):
         raise RunFailed(f"non-finite weights after round {begun.number}")
     state, played = _settled(begun, server, loss)
-    if comes_and_goes(begun.engine):
+    if has_availability(begun.engine):
         begun.engine.counted(begun.number, played.participants)
     return state, played
 
 
-def _missing(begun: Begun) -> tuple[int, ...]:
+def _missing(begun: BegunRound) -> tuple[int, ...]:
     """The clients that were asked and whose uploads are not used."""
     counted = frozenset(begun.aggregate.clients)
-    if len(counted) == len(begun.turn.clients):  # only clients that were asked can be counted
+    if len(counted) == len(begun.round_plan.clients):  # only clients that were asked can be counted
         return ()
-    return tuple(k for k in begun.turn.clients if k not in counted)
+    return tuple(k for k in begun.round_plan.clients if k not in counted)
 
 
-def _settled(begun: Begun, server: ServerState, loss: float) -> tuple[State, Round]:
+def _settled(begun: BegunRound, server: ServerState, loss: float) -> tuple[State, Round]:
     """The new state and the record of the round, after the server's step."""
     stage = begun.stage
     before = begun.server
     aggregate = begun.aggregate
-    turn = begun.turn
+    round_plan = begun.round_plan
     number = begun.number
     heard = aggregate.clients
     why = {**begun.why, **aggregate.refused}
-    busy = turn.busy(heard, why)
+    busy = round_plan.busy(heard, why)
     cost = before.cost + cost_of(stage, begun.roster, before, begun.told, busy)
-    cost = replace(cost, hours=turn.hour(before.cost.hours, busy))
+    cost = replace(cost, hours=round_plan.hour(before.cost.hours, busy))
     server = replace(server, round=number, met=ClientSet(server.met).union(heard), cost=cost)
     played = Round(
         round=number,
@@ -178,7 +178,7 @@ def _settled(begun: Begun, server: ServerState, loss: float) -> tuple[State, Rou
         cost=cost,
         missing=_missing(begun),
         why=why,
-        staleness=turn.staleness(heard),
+        staleness=round_plan.staleness(heard),
     )
     return State(server, begun.state.clients.updated(aggregate.left), begun.pending), played
 

@@ -20,7 +20,7 @@ from torso.runs.events import Listener, Stop
 from torso.runs.extending import extend
 from torso.runs.job import data_of, simulate
 from torso.runs.loop import play
-from torso.runs.objects import OnRound, OnRoundCall, hand_over
+from torso.runs.objects import OnRound, OnRoundCall, register_objects
 from torso.runs.progress import followed
 
 __all__ = ["Stopped", "run"]
@@ -59,7 +59,7 @@ def run(
     an engine's factory, used in place of the one that `run.engine` names.
     """
     with followed(listener, progress) as heard:
-        handed = hand_over(Config.of(config), clients, model)  # objects are registered as long as it exists
+        handed = register_objects(Config.of(config), clients, model)  # objects are registered as long as it exists
         told = heard if on_round is None else OnRound(heard, on_round)
         folder = RunFolder.check(Path(out), handed.config, resume, extend=True) if out is not None else None
         if resume and folder is None:

@@ -70,7 +70,7 @@ def _check_apart(stage: Stage) -> None:
 def _check_one_beginning(stage: Stage) -> None:
     """Refuse asynchronous rounds with a correction that needs all participants to begin at the same model."""
     method = stage.method
-    if method.server.waits_for and _needs_one_beginning(method.drift):
+    if method.server.uploads_per_step and _needs_one_beginning(method.drift):
         free = ", ".join(sorted(name for name, kind in drifts.items() if not _needs_one_beginning(kind)))
         raise RequestError(
             f"{_server(method)} takes uploads that began at different models, and {_drift(method)} needs all "
@@ -81,7 +81,7 @@ def _check_one_beginning(stage: Stage) -> None:
 def _check_whole_rounds(stage: Stage) -> None:
     """Refuse asynchronous rounds with personal models that compare the models of a round's participants."""
     method = stage.method
-    if method.server.waits_for and method.personal.declares(1):
+    if method.server.uploads_per_step and method.personal.declares(1):
         raise RequestError(
             f"{chosen('method.personal', method.personal)} compares the models of a round's participants, and "
             f"{_server(method)} has no such rounds. Expected: method.server = 'apart', or another method"
@@ -91,7 +91,7 @@ def _check_whole_rounds(stage: Stage) -> None:
 def _check_memories(stage: Stage) -> None:
     """Refuse a robust server rule with a correction whose memories an attacker could use to evade the rule."""
     method = stage.method
-    if method.drift.remembers and not method.server.trusts:
+    if method.drift.remembers and not method.server.is_unbounded:
         free = ", ".join(sorted(name for name, kind in drifts.items() if not kind.remembers))
         raise RequestError(
             f"{_server(method)} bounds what one upload can do, and {_drift(method)} has the server keep a mean of the "
@@ -136,12 +136,12 @@ def _check_statistics(stage: Stage) -> None:
             f"{named} mixes the clients' last uploads, and {server} keeps none. Accepted: method.server = 'apart', or "
             "method.statistics = 'none'"
         )
-    if method.server.waits_for:
+    if method.server.uploads_per_step:
         raise RequestError(
             f"{server} takes uploads that began at different models, and {named} combines statistics of clients that "
             "began at the same one. Accepted: method.statistics = 'none', or a rule of whole rounds"
         )
-    if not method.server.trusts and stage.declared():
+    if not method.server.is_unbounded and stage.declared():
         _check_guarded(stage, named, server)
 
 

@@ -114,7 +114,9 @@ def server_pass(
     visit = replace(
         visit_of(stage, told, seed),
         plan=plan,
-        settings=replace(stage.settings(), drift=NoDrift(), step=Plain(), objective=stage.method.objective.untaught()),
+        settings=replace(
+            stage.settings(), drift=NoDrift(), step=Plain(), objective=stage.method.objective.without_teachers()
+        ),
         personal=Personal(),
         statistics=NoStatistics(),
         shuffle=Shuffle(seed, "server", number),

@@ -8,24 +8,24 @@ from dataclasses import dataclass
 
 from torso.data import Federation
 from torso.engine import Workspace
-from torso.measure.accuracy import own_answer, percent_correct
-from torso.measure.evaluate import Exam, PooledExam, Values
+from torso.measure.accuracy import own_prediction, percent_correct
+from torso.measure.evaluate import MeasureWork, PooledMeasureWork, Values
 from torso.measure.head_ensemble import mixed_answer
 from torso.nets import Network, Tensors
 from torso.nets.network import CENTRES
 from torso.personal.state import State
-from torso.personal.store import NOTHING, ClientState, Store
+from torso.personal.store import EMPTY_STATE, ClientState, Store
 from torso.runs.evaluation import evaluation_of
 from torso.runs.exchange import class_sums_of
 from torso.runs.job import Job
 from torso.runs.messages import Message, Told
-from torso.runs.models import Made, MakeModels, network_of
+from torso.runs.models import MakeModels, ModelKind, network_of
 from torso.runs.telling import visit_of
 from torso.server.state import ServerState
 
 
 @dataclass(frozen=True)
-class Standing:
+class ServerSnapshot:
     """The server's state as a client is told of it when it is asked to evaluate or export models."""
 
     round: int
@@ -55,7 +55,7 @@ class Site:
             origin = {name: self.job.model[name] for name in stage.moving}
         return Told.heard(message, {**self.job.model, **(known or {})}, origin)
 
-    def visit(self, told: Told, held: ClientState = NOTHING) -> tuple[Message, ClientState]:
+    def visit(self, told: Told, held: ClientState = EMPTY_STATE) -> tuple[Message, ClientState]:
         """Take part in a round. Returns the message to send, and the client's new state."""
         stage = self.job.stage(told.round)
         visit = visit_of(stage, told, self.job.config.run.seed)
@@ -69,22 +69,22 @@ class Site:
         work = class_sums_of(model, config.measure.batch_size, config.run.seed)
         return {name: tensor[0].cpu() for name, tensor in work(self.workspace, [self.client]).items()}
 
-    def exam(self, names: Sequence[str], standing: Standing, held: ClientState) -> Values:
+    def exam(self, names: Sequence[str], standing: ServerSnapshot, held: ClientState) -> Values:
         """The values of measures for this client."""
         state, store = self._state(standing, held)
         how = evaluation_of(self.job, self.job.stage(state.round), state, standing.told)
-        return Exam(tuple(names), state.reported.model, how)(self.workspace.holding(store), [self.client])
+        return MeasureWork(tuple(names), state.reported.model, how)(self.workspace.holding(store), [self.client])
 
     def pooled_exam(self, model: Tensors) -> Values:
         """The number of the client's test samples, and of those that the generic model classifies correctly."""
-        return PooledExam(model, self.job.config.measure.batch_size)(self.workspace, [self.client])
+        return PooledMeasureWork(model, self.job.config.measure.batch_size)(self.workspace, [self.client])
 
     @property
-    def kind(self) -> Made:
+    def kind(self) -> ModelKind:
         """The kind of the client's own model."""
         return "newcomer" if self.client in self.job.roster.newcomers else "personal"
 
-    def make(self, standing: Standing, held: ClientState) -> tuple[float | None, float | None, Network]:
+    def make(self, standing: ServerSnapshot, held: ClientState) -> tuple[float | None, float | None, Network]:
         """The client's own model for export, and two accuracies on the client's test data.
 
         Returns the accuracy of the model that the client holds, the accuracy of its own model, and its own model."""
@@ -102,10 +102,10 @@ class Site:
         deck = self.workspace.test_deck([self.client])
         batch = self.job.config.measure.batch_size
         stacked = {name: tensor[None].to(self.federation.device) for name, tensor in tensors.items()}
-        answer = mixed_answer(stacked[CENTRES]) if CENTRES in stacked else own_answer
+        answer = mixed_answer(stacked[CENTRES]) if CENTRES in stacked else own_prediction
         found = float(percent_correct(self.workspace.context, deck, stacked, batch, answer))
         return None if math.isnan(found) else found
 
-    def _state(self, standing: Standing, held: ClientState) -> tuple[State, Store]:
+    def _state(self, standing: ServerSnapshot, held: ClientState) -> tuple[State, Store]:
         store = Store({self.client: held})
         return State(standing.server, store), store

@@ -9,7 +9,7 @@ from torso.data import Roster
 from torso.errors import RequestError
 from torso.learn.schedule import schedules
 from torso.methods import Method, methods
-from torso.methods.starts import Earlier, Pace
+from torso.methods.starts import EarlierMethod, TrainingPlan
 from torso.nets import Network
 from torso.registry import chosen
 from torso.runs.sense import check_part, check_parts, check_sense
@@ -29,7 +29,7 @@ def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, 
     earlier = method.start.earlier()
     before = () if earlier is None else _stages_before(method, earlier, train, net, chain)
     first = before[-1].last + 1 if before else 1
-    pace = method.start.pace(Pace(train.rounds, train.lr, train.schedule))
+    pace = method.start.pace(TrainingPlan(train.rounds, train.lr, train.schedule))
     if before and pace.rounds < 1:  # without a round, the method's start would never be carried out
         raise RequestError(
             f"{chosen('method.start', method.start)} trains {before[-1].method.name!r} first and leaves no round to "
@@ -39,7 +39,7 @@ def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, 
 
 
 def _stages_before(
-    method: Method, earlier: Earlier, train: TrainConfig, net: Network, chain: tuple[str, ...]
+    method: Method, earlier: EarlierMethod, train: TrainConfig, net: Network, chain: tuple[str, ...]
 ) -> tuple[Stage, ...]:
     name = earlier.method
     if name in chain:
@@ -54,7 +54,7 @@ def _stages_before(
     return _stages(other, shorter, net, (*chain, name))
 
 
-def _stage(method: Method, train: TrainConfig, net: Network, first: int, pace: Pace) -> Stage:
+def _stage(method: Method, train: TrainConfig, net: Network, first: int, pace: TrainingPlan) -> Stage:
     schedules.look_up(pace.schedule, "method.start.schedule")  # raises RequestError with the nearest name
     check_parts(method, net)
     stage = Stage(method, net, train, first, pace.rounds, pace.lr, pace.schedule)

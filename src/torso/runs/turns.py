@@ -1,6 +1,6 @@
 """The two kinds of rounds: synchronous (the server waits for all participants) and asynchronous (buffered.py).
 
-Both have the interface `Turn`, so that the code of a round exists once (rounds.py).
+Both have the interface `RoundPlan`, so that the code of a round exists once (rounds.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Protocol
 
 from torso.data import Roster
 from torso.engine import Engine, add_up
-from torso.personal.state import Pending, State
+from torso.personal.state import PendingVisit, State
 from torso.runs.aggregate import Aggregate
-from torso.runs.buffered import Plan, Time, collect, flights_of, plan_step
+from torso.runs.buffered import StepPlan, StepTime, collect, plan_step, running_visits
 from torso.runs.cost import Busy
 from torso.runs.faults import TRAINED, UPLOADED, Faults
 from torso.runs.speeds import Hours, an_hour_each
@@ -23,7 +23,7 @@ from torso.runs.visit import Visit
 Clients = tuple[int, ...]
 
 
-class Turn(Protocol):
+class RoundPlan(Protocol):
     """The plan of one round, made before any client trains."""
 
     @property
@@ -38,7 +38,7 @@ class Turn(Protocol):
 
     def receive(
         self, engine: Engine, visit: Visit, able: Clients, state: State, aggregate: Aggregate
-    ) -> tuple[Aggregate, tuple[Pending, ...]]:
+    ) -> tuple[Aggregate, tuple[PendingVisit, ...]]:
         """Have the clients `able` train, and add the uploads of `clients` to `aggregate`.
 
         `able`: the clients of `beginning` without a fault. Returns the aggregate, and the uploads that arrive in later
@@ -59,7 +59,7 @@ class Turn(Protocol):
 
 
 @dataclass(frozen=True)
-class Together:
+class SynchronousRound:
     """A synchronous round: the server waits for all participants."""
 
     round: int
@@ -72,7 +72,7 @@ class Together:
 
     def receive(
         self, engine: Engine, visit: Visit, able: Clients, state: State, aggregate: Aggregate
-    ) -> tuple[Aggregate, tuple[Pending, ...]]:
+    ) -> tuple[Aggregate, tuple[PendingVisit, ...]]:
         return add_up(engine, visit, able, state.clients, aggregate, here=aggregate.holds_uploads), ()
 
     def busy(self, heard: Sequence[int], why: Faults) -> Busy:
@@ -96,10 +96,10 @@ class Together:
 
 
 @dataclass(frozen=True)
-class Buffered:
+class AsynchronousRound:
     """An asynchronous round: it is over when a given number of uploads has arrived. Other clients may still train."""
 
-    plan: Plan
+    plan: StepPlan
 
     @property
     def beginning(self) -> Clients:
@@ -111,7 +111,7 @@ class Buffered:
 
     def receive(
         self, engine: Engine, visit: Visit, able: Clients, state: State, aggregate: Aggregate
-    ) -> tuple[Aggregate, tuple[Pending, ...]]:
+    ) -> tuple[Aggregate, tuple[PendingVisit, ...]]:
         parts = engine.map(visit, able, state.clients)
         sent, pending = collect(aggregate.stage, visit.told, self.plan, parts, state.pending)
         for each in sent:
@@ -129,14 +129,16 @@ class Buffered:
         return self.plan.staleness(heard)
 
 
-def turn_of(stage: Stage, state: State, roster: Roster, chosen: Clients, seed: int, hours: Hours | None) -> Turn:
+def plan_round(
+    stage: Stage, state: State, roster: Roster, chosen: Clients, seed: int, hours: Hours | None
+) -> RoundPlan:
     """The plan of the next round.
 
     `chosen`: its participants. For an asynchronous round only their number counts: that many clients train at any
     time."""
     number = state.round + 1
-    uploads = stage.method.server.waits_for
+    uploads = stage.method.server.uploads_per_step
     if not uploads or not chosen:
-        return Together(number, chosen, hours)
-    time = Time(state.cost.hours, number, hours or an_hour_each)
-    return Buffered(plan_step(flights_of(state.pending), time, len(chosen), uploads, roster, seed))
+        return SynchronousRound(number, chosen, hours)
+    time = StepTime(state.cost.hours, number, hours or an_hour_each)
+    return AsynchronousRound(plan_step(running_visits(state.pending), time, len(chosen), uploads, roster, seed))

@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 
 from torso.errors import RequestError
-from torso.learn.stacked import finite_rows, lengths
+from torso.learn.stacked import client_norms, finite_rows
 from torso.nets import Tensors
-from torso.runs.cost import up
+from torso.runs.cost import upload_schema
 from torso.runs.faults import NOT_FINITE, WRONG_FORM, WRONG_NUMBERS
-from torso.runs.messages import Message, Schema, Sent, Told, unlike
+from torso.runs.messages import Message, Schema, Sent, Told, schema_difference
 from torso.runs.stage import Stage
-from torso.server.robust import less
+from torso.server.robust import minus
 from torso.server.statistics import Declared
 
 
-class Refused(RequestError):
+class RefusedUpload(RequestError):
     """The error for an upload that is not used. `kind`: as in the table above."""
 
     def __init__(self, kind: str, words: str) -> None:
@@ -39,7 +39,7 @@ class Refused(RequestError):
 
 
 @dataclass(frozen=True)
-class Terms:
+class UploadTerms:
     """The conditions that the uploads of a round must meet."""
 
     round: int
@@ -51,8 +51,10 @@ class Terms:
     declared: Declared = field(default_factory=dict)  # the statistics
 
     @classmethod
-    def of(cls, stage: Stage, told: Told, samples: Mapping[int, int]) -> Terms:
-        forms = {0: up(stage, told, -1)} | {len(others): up(stage, told, k) for k, others in told.offers.items()}
+    def of(cls, stage: Stage, told: Told, samples: Mapping[int, int]) -> UploadTerms:
+        forms = {0: upload_schema(stage, told, -1)} | {
+            len(others): upload_schema(stage, told, k) for k, others in told.offers.items()
+        }
         return cls(
             told.round,
             forms,
@@ -61,7 +63,7 @@ class Terms:
             stage.declared(),
         )
 
-    def misfits(self, sent: Sent) -> dict[int, Refused]:
+    def misfits(self, sent: Sent) -> dict[int, RefusedUpload]:
         """Client -> why its upload has a wrong form or wrong numbers. Nothing is read from the device."""
         form = sent.schema
         if not self.offered and sent.round == self.round and form == self.forms[0] and self._declared(sent):
@@ -77,16 +79,16 @@ class Terms:
         return not self.samples or tuple(map(self.samples.get, sent.clients)) == sent.samples
 
     def checked(self, message: Message, client: int) -> Sent:
-        """The upload in one client's message. Raises `Refused` if it may not be used."""
+        """The upload in one client's message. Raises `RefusedUpload` if it may not be used."""
         numbers = message.numbers
         refused = self._misfit(client, message.schema, (numbers.round, numbers.client, numbers.samples))
         if refused is not None:
             raise refused
         sent = Sent.received(message)
-        if not bool(fine(sent).all()):
-            raise Refused(NOT_FINITE, "its loss or its weights are not finite")
+        if not bool(finite_uploads(sent).all()):
+            raise RefusedUpload(NOT_FINITE, "its loss or its weights are not finite")
         if not bool(self.sound(sent).all()):
-            raise Refused(WRONG_NUMBERS, f"its statistics have impossible values. Expected: {self._kinds}")
+            raise RefusedUpload(WRONG_NUMBERS, f"its statistics have impossible values. Expected: {self._kinds}")
         return sent
 
     def sound(self, sent: Sent) -> Tensor:
@@ -99,27 +101,27 @@ class Terms:
         words = {"count": "whole and not negative"}
         return "; ".join(f"{name} {words.get(kind, kind)}" for name, kind in kinds.items())
 
-    def _misfit(self, client: int, form: Schema, numbers: tuple[int, int, int]) -> Refused | None:
+    def _misfit(self, client: int, form: Schema, numbers: tuple[int, int, int]) -> RefusedUpload | None:
         """Why an upload has a wrong form or wrong numbers. `numbers`: round, client and number of samples."""
         wanted = self.forms[self.offered.get(client, 0)]
         if form != wanted:
-            difference = unlike(form, wanted)
-            return Refused(WRONG_FORM, f"the upload of client {client}: {difference}")
+            difference = schema_difference(form, wanted)
+            return RefusedUpload(WRONG_FORM, f"the upload of client {client}: {difference}")
         expected = (self.round, client, self.samples.get(client, numbers[2]))
         if numbers != expected:
             text = "round {}, client {}, {} samples"
-            return Refused(WRONG_NUMBERS, f"it is of {text.format(*numbers)}. Expected: {text.format(*expected)}")
+            return RefusedUpload(WRONG_NUMBERS, f"it is of {text.format(*numbers)}. Expected: {text.format(*expected)}")
         return None
 
 
-def fine(sent: Sent, measured: Tensors | None = None) -> Tensor:
+def finite_uploads(sent: Sent, measured: Tensors | None = None) -> Tensor:
     """Flags [G] on the device: whether all values of a client's upload are finite. Nothing waits for the device.
 
     `measured`: parameters whose distance from the upload will be used. This distance must be finite too."""
     numbers = (sent.loss, *sent.model.values(), *sent.drift.values(), *sent.said.values())
     found = sent.finite & finite_rows(numbers, sent.loss)
     if measured:
-        found = found & lengths(less({name: sent.model[name] for name in measured}, measured)).isfinite()
+        found = found & client_norms(minus({name: sent.model[name] for name in measured}, measured)).isfinite()
     return found
 
 

@@ -15,14 +15,14 @@ from torso.data import Roster
 from torso.data.batches import Shuffle
 from torso.data.sending import on_device
 from torso.engine import SERVER, Workspace
-from torso.learn.drift import Local
+from torso.learn.drift import DriftState
 from torso.learn.local import learn, learn_by_epoch, paces
 from torso.learn.phases import LocalPhase, moved_by
-from torso.learn.stacked import finite_rows, rows_apart
+from torso.learn.stacked import finite_rows, row_copies
 from torso.learn.steps import LocalSettings
 from torso.learn.tamper import Tamper
 from torso.learn.task import LocalResult, LocalTask, stacks_alike
-from torso.learn.taught import PREVIOUS, TOLD, hears, remembers
+from torso.learn.taught import PREVIOUS_PREFIX, TOLD_PREFIX, hears, remembers
 from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
 from torso.personal import Personal, VisitStart
@@ -73,7 +73,7 @@ class Visit:
         changes = self.settings.drift.sends
         notes = learned.notes
         if remembers(self.settings.objective):
-            notes = {**notes, **{f"{PREVIOUS}{n}": learned.tensors[n] for n in sorted(moved_by(self.plan))}}
+            notes = {**notes, **{f"{PREVIOUS_PREFIX}{n}": learned.tensors[n] for n in sorted(moved_by(self.plan))}}
         left = _left(clients, workspace.held(clients), ClientState(kept, memory, own, notes))
         return Sent(
             round=self.told.round,
@@ -130,7 +130,7 @@ class Visit:
         """The results of `alone` before the first epoch and after each. A result is valid until the next one."""
         return learn_by_epoch(*self._begin(workspace, clients))
 
-    def _begin(self, workspace: Workspace, clients: Sequence[int]) -> tuple[LocalTask, Tensors, Local, Tensors]:
+    def _begin(self, workspace: Workspace, clients: Sequence[int]) -> tuple[LocalTask, Tensors, DriftState, Tensors]:
         at = self._open(workspace, clients)
         start, notes, _ = self._before(at)
         return at.task, start, self._anchor(workspace, at), notes
@@ -142,7 +142,7 @@ class Visit:
             check_start(self.personal, made, at.received)
         start, found = made
         declared = self.personal.declares(len(at.offered))
-        heard = {f"{TOLD}{name}": at.told[name] for name in hears(self.settings.objective)}
+        heard = {f"{TOLD_PREFIX}{name}": at.told[name] for name in hears(self.settings.objective)}
         notes = {name: note for name, note in found.items() if name not in declared}
         return start, {**notes, **heard}, {name: found[name] for name in declared}
 
@@ -160,7 +160,7 @@ class Visit:
         deck = workspace.visit_deck(clients, self.meta_data)
         held_out = None
         if self.personal.holds_out:
-            deck, held_out = deck.parted(self.personal.holds_out, self.shuffle.seed)
+            deck, held_out = deck.split_off(self.personal.holds_out, self.shuffle.seed)
         meta = workspace.meta_deck(clients) if self.settings.step.uses_meta else None
         stated = told.statistics(clients, workspace.federation.device)
         received = workspace.models(told.model, clients)
@@ -195,28 +195,28 @@ class Visit:
         first = {k: {**common, **self.personal.notes(k, count, workspace.context.net)} for k in clients}
         if remembers(self.settings.objective):
             for place, k in enumerate(clients):
-                first[k] |= {f"{PREVIOUS}{n}": received[n][place] for n in sorted(moved_by(self.plan))}
+                first[k] |= {f"{PREVIOUS_PREFIX}{n}": received[n][place] for n in sorted(moved_by(self.plan))}
         notes = [{**first[k], **mine} for k, mine in zip(clients, held, strict=True)]
         device = workspace.federation.device
         return {name: torch.stack([own[name].to(device) for own in notes]) for name in notes[0]}
 
-    def _anchor(self, workspace: Workspace, at: VisitStart) -> Local:
+    def _anchor(self, workspace: Workspace, at: VisitStart) -> DriftState:
         """What the drift correction refers to: the model of the start, memories, and what the server has sent."""
         told = self.told
         clients = at.task.deck.clients
         start = {name: at.told.get(name, told.model[name]) for name in self.corrected}
         if self.settings.drift.gathers:  # the mean without the client's share, which moves in training (spec 5.5)
             others = {n: mean - at.received[n] / told.participants for n, mean in told.mean.items()}
-            return Local(start, {}, shared=others, participants=told.participants)
+            return DriftState(start, {}, shared=others, participants=told.participants)
         if not self.settings.drift.remembers and not self.settings.drift.follows:
-            return Local(start, {})
+            return DriftState(start, {})
         zeros = {name: torch.zeros_like(tensor) for name, tensor in start.items()}
         if not self.settings.drift.remembers:
-            return Local(start, {}, shared={**zeros, **told.drift})
+            return DriftState(start, {}, shared={**zeros, **told.drift})
         memory = with_own(zeros, [state.memory for state in workspace.held(clients)])
-        return Local(start, {}, memory, {**zeros, **told.drift})
+        return DriftState(start, {}, memory, {**zeros, **told.drift})
 
-    def _remember(self, anchor: Local, learned: LocalResult, task: LocalTask) -> Tensors:
+    def _remember(self, anchor: DriftState, learned: LocalResult, task: LocalTask) -> Tensors:
         """The drift correction's new memories [G, *]."""
         if not self.settings.drift.remembers:
             return {}
@@ -234,7 +234,7 @@ def _senders(told: Told, clients: Sequence[int], device: torch.device) -> Tensor
 
 def _as_kept(learned: LocalResult) -> LocalResult:
     """The result without the notes that the server has sent for the loss: it sends them again at the next visit."""
-    return replace(learned, notes={n: t for n, t in learned.notes.items() if not n.startswith(TOLD)})
+    return replace(learned, notes={n: t for n, t in learned.notes.items() if not n.startswith(TOLD_PREFIX)})
 
 
 def _left(clients: Sequence[int], held: Sequence[ClientState], stacked: ClientState) -> dict[int, ClientState]:
@@ -255,5 +255,5 @@ def _each(stacked: Tensors, clients: int) -> list[Tensors]:
     """The tensors [*] of each client, from stacked tensors [G, *], with one call per tensor."""
     if clients == 1 and not any(t._is_view() for t in stacked.values()):  # a view would keep a larger stack in memory
         return [{n: t[0] for n, t in stacked.items()}]
-    rows = (rows_apart(tensor) for tensor in stacked.values())
+    rows = (row_copies(tensor) for tensor in stacked.values())
     return [dict(zip(stacked, mine, strict=True)) for mine in zip(*rows, strict=True)]

@@ -24,7 +24,7 @@ from torso.runs.predict import in_batches
 
 
 @dataclass(frozen=True, eq=False)
-class Client:
+class NewClient:
     """The labelled samples of a new client."""
 
     samples: Array  # [n, *]
@@ -32,12 +32,12 @@ class Client:
     names: tuple[str, ...]  # of all classes, first those of the model
     known: int  # number of classes of the model
 
-    def take(self, rows: Ints) -> Client:
+    def take(self, rows: Ints) -> NewClient:
         """The client with only these samples."""
         return replace(self, samples=self.samples[rows], labels=self.labels[rows])
 
     @property
-    def familiar(self) -> Client:
+    def familiar(self) -> NewClient:
         """The client without the samples of new classes."""
         return self.take(np.flatnonzero(self.labels < self.known))
 
@@ -73,8 +73,8 @@ def ways(net: Network, result: Result | None, new: bool) -> dict[str, str]:
     }
 
 
-def made(
-    how: str, generic: Network, result: Result | None, train: Client, epochs: int | None
+def make_model(
+    how: str, generic: Network, result: Result | None, train: NewClient, epochs: int | None
 ) -> tuple[Network, tuple[str, ...]]:
     """The personal network that a way makes, and remarks.
 
@@ -101,7 +101,7 @@ def made(
     return net, tuple(said)
 
 
-def _with_made_head(net: Network, train: Client) -> Network:
+def _with_made_head(net: Network, train: NewClient) -> Network:
     """The network with the head that the hypernetwork makes from the client's mix of classes (spec 6.3)."""
     made = copy.deepcopy(net)
     counts = torch.from_numpy(np.bincount(train.labels, minlength=train.known)).float()
@@ -119,7 +119,7 @@ def _without_statistics(net: Network) -> Network:
     return made
 
 
-def _by_class_means(net: Network, train: Client) -> Network:
+def _by_class_means(net: Network, train: NewClient) -> Network:
     """The network with a head of the client's class means, with a row for each class, also for new ones."""
     features = in_batches(train.samples, lambda part: net.features(net.prepare(part)))
     classes = len(train.names)

@@ -35,5 +35,5 @@ class Centre(Statistics):
         total, count = at.class_sums(at.learned.tensors)
         return {CENTRE: total.sum(dim=1) / count.sum(dim=1, keepdim=True).clamp(min=1)}
 
-    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
-        return replace(held, shared={CENTRE: came.combined[CENTRE]})
+    def combine(self, held: ServerView, received: RoundStatistics) -> ServerView:
+        return replace(held, shared={CENTRE: received.combined[CENTRE]})

@@ -33,6 +33,6 @@ class Consensus(Statistics):
         total, count = at.class_sums(at.learned.tensors)
         return {"mean": total.sum(dim=1) / count.sum(dim=1, keepdim=True).clamp(min=1)}
 
-    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
-        mean = came.combined["mean"]
+    def combine(self, held: ServerView, received: RoundStatistics) -> ServerView:
+        mean = received.combined["mean"]
         return replace(held, shared={CONSENSUS: mean, ESTABLISHED: mean.new_ones(())})

@@ -28,7 +28,7 @@ class FedBuff(ServerRule):
     staleness: NotNegative = 0.5  # 0.5: 1/√(1+τ); 0: old uploads count in full
 
     @property
-    def waits_for(self) -> int:
+    def uploads_per_step(self) -> int:
         return self.buffer
 
     def discount(self, staleness: int) -> float:

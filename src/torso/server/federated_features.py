@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torso.errors import RequestError
 from torso.kinds import Count, CountOrZero, Positive
-from torso.learn.looking import members
+from torso.learn.looking import one_hot_labels
 from torso.nets import Network, Tensors
 from torso.nets.layers import Linear
 from torso.randomness import torch_generator
@@ -25,13 +25,13 @@ FEATURES, HEAD, SEEN = "features", "retrained", "seen"
 WEIGHT, BIAS = "head.weight", "head.bias"
 
 
-def as_one(tensors: Tensors) -> Tensor:
+def as_matrix(tensors: Tensors) -> Tensor:
     """A head as one matrix [*, C, d'], from its weight [*, C, d] and its bias [*, C], if it has one."""
     bias = tensors.get(BIAS)
     return tensors[WEIGHT] if bias is None else torch.cat([tensors[WEIGHT], bias.unsqueeze(-1)], dim=-1)
 
 
-def with_one(features: Tensor, head: Tensor) -> Tensor:
+def with_bias_input(features: Tensor, head: Tensor) -> Tensor:
     """Features [*, n, d] with a 1 appended if the head [*, C, d'] has a bias."""
     return features if head.shape[-1] == features.shape[-1] else F.pad(features, (0, 1), value=1.0)
 
@@ -39,7 +39,7 @@ def with_one(features: Tensor, head: Tensor) -> Tensor:
 def class_gradients(features: Tensor, head: Tensor) -> Tensor:
     """The gradients [C, C, d'] of a head [C, d']: for each class, that of the mean cross-entropy of its features
     [C, m, d]."""
-    inputs = with_one(features, head)
+    inputs = with_bias_input(features, head)
     classes = len(features)
     errors = (inputs @ head.mT).softmax(dim=-1) - torch.eye(classes, device=head.device).unsqueeze(1)
     return errors.mT @ inputs / features.shape[1]
@@ -77,7 +77,7 @@ class FederatedFeatures(Statistics):
             )
 
     def declares(self, net: Network, classes: int) -> Declared:
-        size = as_one(_head(net.state_dict())).shape[-1]
+        size = as_matrix(_head(net.state_dict())).shape[-1]
         return {
             "gradients": Statistic((classes, classes, size), "gradients of the head by class", counts=True),
             "present": Statistic((classes,), "its classes", counts=True, numbers="count"),
@@ -86,7 +86,7 @@ class FederatedFeatures(Statistics):
     def first(self, net: Network, classes: int, seed: int) -> Tensors:
         """Random features; the head is zero until the first round has trained it (`to_all` sends the model's
         instead)."""
-        size = as_one(_head(net.state_dict())).shape[-1]
+        size = as_matrix(_head(net.state_dict())).shape[-1]
         draw = torch_generator(seed, "federated features")
         drawn = torch.randn(classes, self.features, net.body.features, generator=draw)
         return {FEATURES: drawn, HEAD: torch.zeros(classes, size), SEEN: torch.zeros(classes)}
@@ -94,7 +94,7 @@ class FederatedFeatures(Statistics):
     def to_all(self, held: ServerView) -> Tensors:
         if WEIGHT not in held.model:  # the caller needs only names and shapes
             return {HEAD: held.shared[HEAD]}
-        return {HEAD: torch.where(held.shared[SEEN].any(), held.shared[HEAD], as_one(_head(held.model)))}
+        return {HEAD: torch.where(held.shared[SEEN].any(), held.shared[HEAD], as_matrix(_head(held.model)))}
 
     @torch.no_grad()
     def of_clients(self, at: VisitEnd) -> Tensors:
@@ -102,21 +102,23 @@ class FederatedFeatures(Statistics):
         total = torch.zeros(len(head), classes * classes, head.shape[-1], device=head.device)
         count = torch.zeros(len(head), classes, device=head.device)
         for batch, said in at.look(at.start):
-            member = members(batch, classes)
-            inputs = with_one(said.features, head)
+            member = one_hot_labels(batch, classes)
+            inputs = with_bias_input(said.features, head)
             errors = (inputs @ head.mT).softmax(dim=-1) - F.one_hot(batch.labels, classes)
             total += (member.unsqueeze(-1) * errors.unsqueeze(2)).flatten(2).mT @ inputs
             count += member.sum(dim=1)
         mean = total.view(len(head), classes, classes, -1) / count.clamp(min=1).view(len(head), classes, 1, 1)
         return {"gradients": mean, "present": (count > 0).to(mean.dtype)}
 
-    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
-        present = came.combined["present"]
-        wanted = came.combined["gradients"] / present.clamp(min=1).view(-1, 1, 1)  # mean over clients with the class
+    def combine(self, held: ServerView, received: RoundStatistics) -> ServerView:
+        present = received.combined["present"]
+        wanted = received.combined["gradients"] / present.clamp(min=1).view(
+            -1, 1, 1
+        )  # mean over clients with the class
         told = self.to_all(replace(held, model=held.before))[HEAD]
         features = self.matched(held.shared[FEATURES], told, wanted, present > 0)
         seen = torch.maximum(held.shared[SEEN], (present > 0).to(present.dtype))
-        head = self.retrained(as_one(_head(held.model)), features, seen)
+        head = self.retrained(as_matrix(_head(held.model)), features, seen)
         return replace(held, shared={FEATURES: features, HEAD: head, SEEN: seen})
 
     def shows(self, held: ServerView) -> Tensors:

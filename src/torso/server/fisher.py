@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from torso.learn.gradients import gradients
-from torso.learn.looking import in_turn
+from torso.learn.looking import all_batches
 from torso.learn.objectives import CrossEntropy
 from torso.learn.phases import moved_by
 from torso.nets import Network, Tensors, learnable, set_modes
@@ -33,7 +33,7 @@ class Fisher(Statistics):
         names = learnable(task.context.net, sorted(moved_by(task.plan)))
         counts = task.deck.class_counts(task.context.classes)
         total = torch.zeros(len(task.deck.clients), device=task.deck.index.device)
-        for batch in in_turn(task.context, task.deck, task.settings.batch_size, task.shuffle.for_use("fisher")):
+        for batch in all_batches(task.context, task.deck, task.settings.batch_size, task.shuffle.for_use("fisher")):
             set_modes(task.context.net, frozenset())
             grads, _ = gradients(task.context.net, tensors, names, batch, CrossEntropy(), counts)
             for grad in grads.values():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torso.errors import RequestError
 from torso.kinds import Count, NotNegative, Positive
-from torso.learn.looking import members
+from torso.learn.looking import one_hot_labels
 from torso.learn.stacked import per_client
 from torso.nets import Network, Tensors
 from torso.nets.layers import Linear
@@ -183,15 +183,15 @@ class GaussianClasses(Statistics):
         head = head_of(found, torch.ones_like(found.means[..., 0]), self.ridge)
         return {name: tensor[0] for name, tensor in head.items()}
 
-    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
-        mean = came.combined[MEANS]
-        return replace(held, shared={MEANS: mean, COVARIANCE: came.combined[COVARIANCE], KNOWN: mean.new_ones(())})
+    def combine(self, held: ServerView, received: RoundStatistics) -> ServerView:
+        mean = received.combined[MEANS]
+        return replace(held, shared={MEANS: mean, COVARIANCE: received.combined[COVARIANCE], KNOWN: mean.new_ones(())})
 
 
 def _seen(at: VisitEnd) -> ClientFeatures:
     """The features of all samples that the clients train on, in random order: their places decide the folds."""
     parts = [
-        (said.features, batch.labels, members(batch, at.classes).sum(dim=-1))
+        (said.features, batch.labels, one_hot_labels(batch, at.classes).sum(dim=-1))
         for batch, said in at.look(at.learned.tensors)
     ]
     return ClientFeatures(*(torch.cat(each, dim=1) for each in zip(*parts, strict=True)))

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torso.learn.stacked import lengths, per_client
+from torso.learn.stacked import client_norms, per_client
 from torso.nets import Tensors
-from torso.server.robust import less
+from torso.server.robust import minus
 from torso.server.sums import add_stacked
 
 CLIP = "clip"
@@ -121,7 +121,7 @@ def noised_directions(mechanism: Mechanism, parts: Iterable[Tensor], mark: str) 
     too small to be exact, counts as zero."""
     total: Tensors = {}
     for part in parts:
-        long = lengths({"": part})
+        long = client_norms({"": part})
         usable = per_client((long > _TINY) & long.isfinite(), part)
         add_stacked(total, {"": torch.where(usable, part * per_client(1 / long, part), torch.zeros_like(part))})
     if not total:
@@ -133,8 +133,8 @@ def noised_directions(mechanism: Mechanism, parts: Iterable[Tensor], mark: str) 
 
 def clipped_changes(uploads: Tensors, start: Tensors, bound: float) -> tuple[Tensors, Tensor]:
     """Δ_k · min(1, S/‖Δ_k‖) of each upload [G, *], and whether it was within S [G]."""
-    changes = less(uploads, start)
-    long = lengths(changes)
+    changes = minus(uploads, start)
+    long = client_norms(changes)
     share = torch.where(long > bound, bound / long, torch.ones_like(long))
     return {name: tensor * per_client(share, tensor) for name, tensor in changes.items()}, long <= bound
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torso.errors import RequestError
-from torso.learn.looking import members
+from torso.learn.looking import one_hot_labels
 from torso.nets import Network, Tensors
 from torso.server.statistics import (
     Declared,
@@ -59,8 +59,8 @@ class Prototypes(Statistics):
             return {"total": means, "count": (count > 0).to(count.dtype)}
         return {"total": total, "count": count}
 
-    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
-        total, count = came.combined["total"], came.combined["count"]
+    def combine(self, held: ServerView, received: RoundStatistics) -> ServerView:
+        total, count = received.combined["total"], received.combined["count"]
         there = count > 0
         means = torch.where(there.unsqueeze(-1), total / count.clamp(min=1).unsqueeze(-1), held.shared[MEANS])
         known = torch.maximum(held.shared[KNOWN], there.to(means.dtype))
@@ -101,12 +101,12 @@ class MixedHeads(Prototypes):
         spread, shares = moments(at)
         return {**super().of_clients(at), **heads, "spread": spread, "shares": shares}
 
-    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
-        rows = [{n: t for n, t in came.each[k].items() if n not in ("spread", "shares")} for k in came.clients]
-        alphas = mixing_weights(came.stacked("spread"), came.stacked("shares"))
+    def combine(self, held: ServerView, received: RoundStatistics) -> ServerView:
+        rows = [{n: t for n, t in received.each[k].items() if n not in ("spread", "shares")} for k in received.clients]
+        alphas = mixing_weights(received.stacked("spread"), received.stacked("shares"))
         like = next(iter(rows[0].values()))
-        mixed = {k: blended(alpha.to(like), rows) for k, alpha in zip(came.clients, alphas, strict=True)}
-        return replace(super().combine(held, came), own={**held.own, **mixed})
+        mixed = {k: blended(alpha.to(like), rows) for k, alpha in zip(received.clients, alphas, strict=True)}
+        return replace(super().combine(held, received), own={**held.own, **mixed})
 
     def to_one(self, held: ServerView, client: int) -> Tensors:
         heads = (name for name in held.model if name.startswith("head.") and held.model[name].is_floating_point())
@@ -125,7 +125,7 @@ def moments(at: VisitEnd) -> tuple[Tensor, Tensor]:
     total = torch.zeros(clients, at.classes, context.net.body.features, device=at.task.deck.index.device)
     size, squares = total.new_zeros(clients), total.new_zeros(clients)
     for batch, said in at.look(at.start):
-        member = members(batch, at.classes, said.features.dtype)  # [G, B, C]
+        member = one_hot_labels(batch, at.classes, said.features.dtype)  # [G, B, C]
         total = total + member.transpose(1, 2) @ said.features
         size = size + member.sum(dim=(1, 2))
         squares = squares + (member.sum(dim=-1) * said.features.square().sum(dim=-1)).sum(dim=1)

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from torso.kinds import Count, CountOrZero, Positive
-from torso.learn.stacked import lengths, per_client
+from torso.learn.stacked import client_norms, per_client
 from torso.nets import Tensors
 from torso.server.rules import RuleStep, ServerRule, servers
 from torso.server.sums import add_stacked, add_weighted
@@ -52,7 +52,7 @@ class TrimmedMean(RobustRule):
 
     share: Trimmed = 0.2
     takes_statistics: ClassVar[bool] = True
-    least_by: ClassVar[str] = "share"
+    minimum_option: ClassVar[str] = "share"
 
     @property
     def least(self) -> int:
@@ -73,7 +73,7 @@ class Krum(RobustRule):
 
     f: CountOrZero = 1
     m: Count = 1
-    least_by: ClassVar[str] = "f"
+    minimum_option: ClassVar[str] = "f"
 
     @property
     def least(self) -> int:
@@ -82,7 +82,9 @@ class Krum(RobustRule):
 
     def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
         clients = len(weights)
-        squares = torch.stack([lengths(less(uploads, one(uploads, k))).square() for k in range(clients)])  # [K, K]
+        squares = torch.stack(
+            [client_norms(minus(uploads, client_at(uploads, k))).square() for k in range(clients)]
+        )  # [K, K]
         nearest = squares.sort(dim=1).values[:, 1 : clients - self.f - 1]  # place 0 is the upload itself
         best = nearest.sum(dim=1).sort(stable=True).indices[: self.m]
         return {name: mean_of(tensor[best]) for name, tensor in uploads.items()}
@@ -105,12 +107,12 @@ class GeometricMedian(RobustRule):
     def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
         point = {name: median(tensor) for name, tensor in uploads.items()}
         for _ in range(self.steps):
-            differences = less(uploads, point)
-            distances = lengths(differences)
+            differences = minus(uploads, point)
+            distances = client_norms(differences)
             betas = torch.where(distances > 0, weights / distances, torch.zeros_like(distances))
             direction: Tensors = {}
             add_weighted(direction, differences, betas)
-            length = lengths({name: tensor[None] for name, tensor in direction.items()})[0]
+            length = client_norms({name: tensor[None] for name, tensor in direction.items()})[0]
             if not bool(length > 0):  # z is the minimum
                 break
             here = torch.where(distances > 0, torch.zeros_like(distances), weights).sum()  # weight of uploads at z
@@ -133,9 +135,9 @@ class CentredClipping(RobustRule):
     def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
         centre = {name: tensor + state.get(f"last.{name}", 0.0) for name, tensor in old.items()}
         for _ in range(self.steps):
-            differences = less(uploads, centre)
+            differences = minus(uploads, centre)
             step: Tensors = {}
-            add_weighted(step, differences, (self.radius / lengths(differences)).clamp(max=1) / len(weights))
+            add_weighted(step, differences, (self.radius / client_norms(differences)).clamp(max=1) / len(weights))
             centre = {name: tensor + step[name] for name, tensor in centre.items()}
         return centre
 
@@ -143,10 +145,10 @@ class CentredClipping(RobustRule):
         return RuleStep({f"last.{name}": mean[name] - tensor for name, tensor in old.items()}, mean)
 
 
-def clipped(uploads: Tensors, old: Tensors, bound: float) -> Tensors:
+def clipped_uploads(uploads: Tensors, old: Tensors, bound: float) -> Tensors:
     """Clipped uploads [K, *]: θ + (θ_k − θ) · min(1, bound / ‖θ_k − θ‖). An upload within the bound keeps its bits."""
-    change = less(uploads, old)
-    share = bound / lengths(change)
+    change = minus(uploads, old)
+    share = bound / client_norms(change)
     return {
         name: torch.where(per_client(share < 1, tensor), old[name] + change[name] * per_client(share, tensor), tensor)
         for name, tensor in uploads.items()
@@ -168,11 +170,11 @@ def mean_of(stacked: Tensor) -> Tensor:
     return stacked[0] + total[""] / len(stacked)
 
 
-def less(stacked: Tensors, tensors: Tensors) -> Tensors:
+def minus(stacked: Tensors, tensors: Tensors) -> Tensors:
     """Each client's tensors [K, *] minus common ones [*]."""
     return {name: tensor - tensors[name] for name, tensor in stacked.items()}
 
 
-def one(stacked: Tensors, place: int) -> Tensors:
+def client_at(stacked: Tensors, place: int) -> Tensors:
     """The tensors [*] of the client at one place of stacked tensors [K, *]."""
     return {name: tensor[place] for name, tensor in stacked.items()}

@@ -36,7 +36,7 @@ class ServerRule(ABC):
     needs_each: ClassVar[bool] = False  # the server keeps all uploads of a round, and `combine` replaces the mean
     sees_only_mean: ClassVar[bool] = False  # the rule uses an upload only through the mean, so the mean may be private
     takes_statistics: ClassVar[bool] = False  # `combine` uses neither `state` nor `old`: it also works for statistics
-    least_by: ClassVar[str] = ""  # the option that determines `least`, for error messages
+    minimum_option: ClassVar[str] = ""  # the option that determines `least`, for error messages
 
     clip: NotNegative = field(default=0.0, kw_only=True)  # uploads are clipped to this distance from θ; 0: no clipping
 
@@ -46,12 +46,12 @@ class ServerRule(ABC):
         return 0
 
     @property
-    def trusts(self) -> bool:
+    def is_unbounded(self) -> bool:
         """Whether a single upload can change the result without bound."""
         return not self.needs_each and not self.clip
 
     @property
-    def waits_for(self) -> int:
+    def uploads_per_step(self) -> int:
         """The number of uploads for one step in asynchronous rounds; 0: rounds are synchronous."""
         return 0
 
@@ -94,7 +94,7 @@ class Mean(ServerRule):
 
 @servers.register("apart")
 @dataclass(frozen=True)
-class Apart(ServerRule):
+class NoMean(ServerRule):
     """No mean: the server keeps each client's last upload, and a client continues from its own (MTL, FedFomo).
 
     The generic model is the mean of all clients' models (spec 9.4)."""

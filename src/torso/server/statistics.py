@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from torso.data.batches import Batch, Shuffle
-from torso.learn.looking import class_sums, in_turn, look
+from torso.learn.looking import all_batches, class_sums, look
 from torso.learn.task import LocalResult, LocalTask
 from torso.nets import Network, Output, Tensors
 from torso.registry import Registry
@@ -103,7 +103,7 @@ class VisitEnd:
     def look(self, tensors: Tensors) -> Iterator[tuple[Batch, Output]]:
         """Outputs of models [G, *] for all training samples of the clients, in evaluation mode and in random order."""
         context, deck = self.task.context, self.task.deck
-        return look(context, in_turn(context, deck, self.batch_size, self._order), tensors, self.batch_size)
+        return look(context, all_batches(context, deck, self.batch_size, self._order), tensors, self.batch_size)
 
     def class_sums(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
         """The sums of features by class [G, C, d] for models [G, *], and the numbers of samples [G, C]."""
@@ -139,7 +139,7 @@ class Statistics:
         """The declared statistics of G clients [G, *]."""
         return {}
 
-    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
+    def combine(self, held: ServerView, received: RoundStatistics) -> ServerView:
         """The server's view after a round. Only its `shared` and `own` are kept."""
         return held
 

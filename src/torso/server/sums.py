@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torso.fast import is_fast
-from torso.learn.stacked import free_to_read, joined, spared
+from torso.learn.stacked import flattened, is_on_host, masked_rows
 from torso.nets import Tensors
 
 _SMALL = 1 << 16  # tensors with at most this many numbers are summed for all clients of a stack in one call
@@ -26,9 +26,9 @@ def add_weighted(total: Tensors, stacked: Tensors, weights: Tensor, rows: Tensor
     on_device: Tensors = {}
     for name, tensor in stacked.items():
         if not tensor.is_floating_point():
-            _add_one(total, name, spared(tensor, rows).amax(dim=0))
-        elif free_to_read(tensor):
-            _add_rows(total, name, spared(tensor, rows), weights)
+            _add_one(total, name, masked_rows(tensor, rows).amax(dim=0))
+        elif is_on_host(tensor):
+            _add_rows(total, name, masked_rows(tensor, rows), weights)
         else:
             on_device[name] = tensor
     if on_device:
@@ -40,12 +40,12 @@ def add_stacked(total: Tensors, stacked: Tensors, rows: Tensor | None = None) ->
     None: all."""
     on_device: Tensors = {}
     for name, tensor in stacked.items():
-        if free_to_read(tensor):
-            _add_rows(total, name, spared(tensor, rows))
+        if is_on_host(tensor):
+            _add_rows(total, name, masked_rows(tensor, rows))
         else:
             on_device[name] = tensor
     if on_device:
-        _add_products(total, on_device, lambda flat: spared(flat, rows).sum(dim=0))
+        _add_products(total, on_device, lambda flat: masked_rows(flat, rows).sum(dim=0))
 
 
 def _product(flat: Tensor, weights: Tensor, rows: Tensor | None) -> Tensor:
@@ -54,7 +54,7 @@ def _product(flat: Tensor, weights: Tensor, rows: Tensor | None) -> Tensor:
         from torso.server.sum_kernel import weighted_sum
 
         return weighted_sum(flat, weights, rows)
-    flat = spared(flat, rows)
+    flat = masked_rows(flat, rows)
     return flat[0] * weights[0] if len(flat) == 1 else weights @ flat
 
 
@@ -64,7 +64,7 @@ def _add_products(total: Tensors, stacked: Tensors, sum_of: Callable[[Tensor], T
     dtypes = {tensor.dtype for tensor in stacked.values()}
     for dtype in sorted(dtypes, key=str):
         alike = {name: tensor for name, tensor in stacked.items() if tensor.dtype == dtype}
-        for names, flat in joined(alike):
+        for names, flat in flattened(alike):
             parts = sum_of(flat).split([alike[name][0].numel() for name in names])  # type: ignore[no-untyped-call]
             for name, part in zip(names, parts, strict=True):
                 mine = part.view(alike[name].shape[1:])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runs.samples import digits, last_tensors, result_of, same_tensors, tiny
-from torso.papers.experiments.reuse import begin_at, finished_runs, opening_key, thin, training_key
+from torso.papers.experiments.reuse import begin_at, delete_large_checkpoints, finished_runs, opening_key, training_key
 from torso.runs.run import run
 
 
@@ -91,9 +91,9 @@ def test_a_failed_or_damaged_run_is_nobodys_beginning(tmp_path: Path) -> None:
 
 def test_only_large_checkpoints_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tiny("fedavg"), tmp_path / "a", federation=digits())
-    thin([tmp_path / "a"])
+    delete_large_checkpoints([tmp_path / "a"])
     assert (tmp_path / "a" / "checkpoints").is_dir()
     monkeypatch.setattr("torso.papers.experiments.reuse._LARGE", 10)
-    thin([tmp_path / "a"])
+    delete_large_checkpoints([tmp_path / "a"])
     assert not (tmp_path / "a" / "checkpoints").exists()
     assert (tmp_path / "a" / "result.json").exists()

@@ -21,7 +21,7 @@ from torso.papers.tables.plan import TablePlan, plan
 from torso.papers.tables.published import recipe
 from torso.papers.tables.reproduce import reproduce
 from torso.parallel.orchestrator import Orchestrator
-from torso.parallel.ray_pool import OnRay
+from torso.parallel.ray_pool import RayPool
 from torso.runs.events import Begin, Stop
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
@@ -75,15 +75,15 @@ class _Heard(TableLines):
 
 def hired(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The process ids of hands, as they start."""
-    answer, found = OnRay.answer, list[int]()
+    answer, found = RayPool.answer, list[int]()
 
-    def watched(self: OnRay, call: Any) -> Any:
+    def watched(self: RayPool, call: Any) -> Any:
         said = answer(self, call)
         if isinstance(said, tuple):  # its first word
             found.append(said[0])
         return said
 
-    monkeypatch.setattr(OnRay, "answer", watched)
+    monkeypatch.setattr(RayPool, "answer", watched)
     return found
 
 

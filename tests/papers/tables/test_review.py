@@ -8,7 +8,7 @@ import pytest
 
 from torso.papers.pages.reproduction import overview
 from torso.papers.tables.answers import Answer
-from torso.papers.tables.review import SecondLineCount, rank_correlations, review, spearman, within_error, within_points
+from torso.papers.tables.review import VariantCount, rank_correlations, review, spearman, within_error, within_points
 
 from ..lines import answer, failed, nothing, second
 
@@ -66,8 +66,8 @@ def test_second_lines_count_for_themselves_alone() -> None:
     assert (together.near, together.offset, together.settings) == ((0, 2), 10.0, 0)
     assert (alone.numbers, alone.near, alone.offset) == (together.numbers, together.near, together.offset)
     assert together.second == [
-        SecondLineCount("as the paper's code", 3, 3, 0),
-        SecondLineCount("before fine-tuning", 0, 1, 0),
+        VariantCount("as the paper's code", 3, 3, 0),
+        VariantCount("before fine-tuning", 0, 1, 0),
     ]
     assert "as the paper's code: 3 of 3 (main runs: 0)" in overview({"fedbabu/13": [*firsts, *seconds]})
 

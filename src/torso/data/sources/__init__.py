@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from torso.data.fetch_catalogue import DATASETS
 from torso.data.fit_images import of_size
-from torso.data.images import Dataset, checked, statistics, without_unmet
+from torso.data.images import Dataset, checked, statistics, without_unused_categories
 from torso.data.inputs import Floats, Pixels
-from torso.data.keys import plain
+from torso.data.keys import without_recording
 from torso.data.sources import (  # registers every source
     arrays,
     cifar,
@@ -25,7 +25,7 @@ from torso.data.sources import (  # registers every source
 )
 from torso.data.sources.base import HF, Source, sources
 from torso.data.sources.class_names import CLASS_NAMES
-from torso.errors import RequestError, from_outside
+from torso.errors import RequestError, running_user_code
 
 if TYPE_CHECKING:
     from torso.config import DataConfig
@@ -62,14 +62,14 @@ def load(options: DataConfig, seed: int) -> Dataset:
     """The data set of `data.source`, checked, with the mean and std by which its samples are normalised (spec 10.6)."""
     where = f"data.source = {options.source!r}"
     try:
-        with from_outside(where, "a function of (options, seed) that returns a Dataset"):
+        with running_user_code(where, "a function of (options, seed) that returns a Dataset"):
             dataset = sources[options.source](options, seed)
     except MemoryError as error:
         raise RequestError(f"{where} does not fit into memory: {error}") from None
-    root = plain(options).root
+    root = without_recording(options).root
     dataset = checked(dataset, f"{where} (data.root = {root!r})" if root else where)
     if dataset.columns:
-        dataset = without_unmet(dataset)
+        dataset = without_unused_categories(dataset)
     if options.size:
         dataset = of_size(dataset, options.size)
     if not dataset.class_names and options.source in CLASS_NAMES:

@@ -13,7 +13,7 @@ import numpy as np
 from torso.data.fetch_catalogue import hint
 from torso.data.images import Dataset, Images, Labelled, as_images, as_samples, none_of_class_0
 from torso.data.inputs import Array, Floats, Input, Pixels, Tokens, check_constants
-from torso.data.naming import by_name
+from torso.data.naming import in_natural_order
 from torso.data.parted import parted
 from torso.data.sources.base import BLACK_ON_WHITE, reading, root_of, sources
 from torso.errors import RequestError
@@ -228,7 +228,7 @@ def name_writers(path: Path, arrays: dict[str, np.ndarray]) -> tuple[dict[str, n
     if are_words:
         if "" in writers:
             raise RequestError(f"{path}: a sample has no writer (an empty word). Expected: a name for each")
-        names = by_name(writers.tolist())
+        names = in_natural_order(writers.tolist())
         number_of = {name: number for number, name in enumerate(names)}
         numbers = np.array([number_of[name] for name in writers.tolist()], np.int64)
     else:

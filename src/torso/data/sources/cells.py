@@ -22,7 +22,7 @@ EXPECTED = "a .csv file with a line of column names (or data.csv.names), or a fo
 _LONGEST = 1 << 24  # most characters of a field; texts may be long
 
 
-def refuse_twice(path: Path, names: Sequence[str]) -> None:
+def refuse_duplicate_names(path: Path, names: Sequence[str]) -> None:
     """Refuse two columns with the same name."""
     twice = [name for place, name in enumerate(names) if name in names[:place]]
     if twice:
@@ -53,7 +53,7 @@ class Table:
             raise RequestError(f"{path} has no rows. Expected: {EXPECTED}")
         _, names = found[0]
         rows = found[1:]
-        refuse_twice(path, names)
+        refuse_duplicate_names(path, names)
         header = "data.csv.names" if how.names else "line 1"
         for line, cells in rows:
             if len(cells) != len(names):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torso.data.image_files import Content, decode, told
+from torso.data.image_files import Content, decode, remarks_on_broken
 from torso.data.images import Dataset, Images, Ints
 from torso.data.parted import parted
 from torso.data.sources.base import reading, root_of, sources
@@ -165,7 +165,7 @@ def _images(title: str, parts: Sequence[Columns], image: str, options: DataConfi
     client, clients = _numbered(parts, "client", how.client) if how.client else (np.zeros_like(label), ())
     names = [f"{part.where}, row {row}" for part in parts for row in range(part.table.num_rows)]
     decoded = decode(names, contents, options.size)
-    remarks = told(decoded.broken, options.folder.unreadable, len(contents))
+    remarks = remarks_on_broken(decoded.broken, options.folder.unreadable, len(contents))
     test, label, client = test[decoded.rows], label[decoded.rows], client[decoded.rows]
     rows = [np.flatnonzero(~test), np.flatnonzero(test)]
     if len(parts) == 1:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torso.data.image_files import ImageFile, Listing, decode, list_images, told
+from torso.data.image_files import ImageFile, Listing, decode, list_images, remarks_on_broken
 from torso.data.images import Dataset, Images, Ints
-from torso.data.naming import by_name
+from torso.data.naming import in_natural_order
 from torso.data.parted import parted
 from torso.data.sources.base import root_of, sources
 from torso.errors import RequestError
@@ -45,7 +45,7 @@ def folder(options: DataConfig, seed: int) -> Dataset:
 
 
 @dataclass(frozen=True)
-class Arranged:
+class ImageFolder:
     """The image files of a folder with their clients, classes and splits; n files."""
 
     files: tuple[Path, ...]
@@ -63,20 +63,20 @@ class Arranged:
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class FolderData:
     """The data set of a folder. If the folder has no test part, `dataset.test` is empty."""
 
     dataset: Dataset
     parted: bool  # whether the folder has a test part
 
 
-def read_folder(root: Path, options: DataConfig, only_test: bool = False) -> Read:
+def read_folder(root: Path, options: DataConfig, only_test: bool = False) -> FolderData:
     """The images of a folder. `only_test`: if it has a test part, only this is read, and is the training part."""
     if not root.is_dir():
         raise RequestError(f"{root} is a file. Expected: {_EXPECTED}")
-    found = arranged(root, options.folder, only_test)
+    found = list_image_folder(root, options.folder, only_test)
     decoded = decode([str(path) for path in found.files], found.files, options.size)
-    remarks = (*found.remarks, *told(decoded.broken, options.folder.unreadable, len(found.files)))
+    remarks = (*found.remarks, *remarks_on_broken(decoded.broken, options.folder.unreadable, len(found.files)))
     test = np.array(found.test)[decoded.rows]
     label, client = found.label[decoded.rows], found.client[decoded.rows]
     splits = []
@@ -95,10 +95,10 @@ def read_folder(root: Path, options: DataConfig, only_test: bool = False) -> Rea
         class_names=found.classes,
         remarks=tuple(f"data.source = 'folder': {remark}" for remark in remarks),
     )
-    return Read(dataset, found.parted)
+    return FolderData(dataset, found.parted)
 
 
-def arranged(root: Path, how: FolderConfig, only_test: bool = False, strict: bool = True) -> Arranged:
+def list_image_folder(root: Path, how: FolderConfig, only_test: bool = False, strict: bool = True) -> ImageFolder:
     """The image files below `root` with their splits, clients and classes: by `data.folder.layout`, or if that is auto
     by the depth of the folders.
 
@@ -121,7 +121,7 @@ def arranged(root: Path, how: FolderConfig, only_test: bool = False, strict: boo
     test = tuple(parted and split is not None and split.of(file) == split.test for file in files)
     class_names = [names[depth - 1] for names in folders]  # of each file
     classes = sorted({name for name, is_test in zip(class_names, test, strict=True) if not is_test})
-    clients = by_name({names[0] for names in folders}) if depth == 2 else []
+    clients = in_natural_order({names[0] for names in folders}) if depth == 2 else []
     client_of = {name: number for number, name in enumerate(clients)}
     label_of = {name: number for number, name in enumerate(classes)}
     for file, name in zip(files, class_names, strict=True):
@@ -133,7 +133,7 @@ def arranged(root: Path, how: FolderConfig, only_test: bool = False, strict: boo
             )
         label_of[name] = len(classes)
         classes.append(name)
-    return Arranged(
+    return ImageFolder(
         files=tuple(file.path for file in files),
         test=test,
         client=np.array([client_of.get(names[0], 0) for names in folders], np.int64),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torso.data.clients import SOURCE, handed
+from torso.data.clients import SOURCE, dataset_of_handed_over
 from torso.data.images import Dataset
 from torso.data.sources.base import sources
 
@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 @sources.register(SOURCE)
 def given(options: DataConfig, seed: int) -> Dataset:
     """The clients that a program hands to `torso.run` as arrays, tensors or Datasets; no file is read."""
-    return handed(options.root)
+    return dataset_of_handed_over(options.root)

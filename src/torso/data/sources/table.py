@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torso.data.image_files import SUFFIXES
-from torso.data.images import Dataset, Samples, of_columns
+from torso.data.images import Dataset, Samples, floats_of_columns
 from torso.data.inputs import Array, is_missing
 from torso.data.parted import stratified
 from torso.data.sources.base import root_of, sources
@@ -55,10 +55,10 @@ def dataset_of_tables(title: str, tables: list[Table], options: DataConfig) -> D
             group = whole.numbered(how.label, classes, "class")
         key = numpy_generator(0, "csv", "test").random(len(group))  # the same for every seed
         tables = [whole.take(rows) for rows in stratified(group, how.test_share, key)]
-    columns: list[Numbers | Categories] = []
+    columns: list[NumberEncoder | CategoryEncoder] = []
     if not how.text:
         columns = [_column(tables[0], name, name in how.categorical) for name in _features(tables, how)]
-    encoders = [column.with_those_of(tables) for column in columns]
+    encoders = [column.with_categories_of(tables) for column in columns]
     train, test = (
         Samples(
             texts_of(table, how.text) if how.text else np.concatenate([c.encode(table) for c in encoders], axis=1),
@@ -67,13 +67,13 @@ def dataset_of_tables(title: str, tables: list[Table], options: DataConfig) -> D
         )
         for table in tables
     )
-    described = tuple(encoder.told for encoder in encoders)
+    described = tuple(encoder.as_column for encoder in encoders)
     return Dataset(
         title,
         train,
         test,
         classes=len(classes),
-        input=Texts() if how.text else of_columns(described),
+        input=Texts() if how.text else floats_of_columns(described),
         names=tuple(clients),
         remarks=(*remarks, *_remarks(options.source, columns, tables)),
         class_names=tuple(classes),
@@ -91,18 +91,18 @@ def number(cell: str) -> float | None:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumberEncoder:
     """The encoder of a column of numbers. Missing values are replaced by the mean of the training rows."""
 
     name: str
     mean: float
 
     @property
-    def told(self) -> Column:
+    def as_column(self) -> Column:
         """The column as plain data."""
         return Column(self.name)
 
-    def with_those_of(self, tables: Sequence[Table]) -> Numbers:
+    def with_categories_of(self, tables: Sequence[Table]) -> NumberEncoder:
         """The encoder itself: it does not depend on other rows than the training rows."""
         return self
 
@@ -121,7 +121,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Categories:
+class CategoryEncoder:
     """The encoder of a column of categories: one feature, 0 or 1, for each. A value that is not among them has 0 in
     all features; a missing value is a category with the name ""."""
 
@@ -129,14 +129,14 @@ class Categories:
     values: tuple[str, ...]  # sorted
 
     @property
-    def told(self) -> Column:
+    def as_column(self) -> Column:
         """The column as plain data."""
         return Column(self.name, self.values)
 
-    def with_those_of(self, tables: Sequence[Table]) -> Categories:
+    def with_categories_of(self, tables: Sequence[Table]) -> CategoryEncoder:
         """An encoder with the categories of all rows. Those that only test rows have become features in a federation in
         which other clients train on them; otherwise `load` removes them."""
-        return Categories(
+        return CategoryEncoder(
             self.name, tuple(sorted({cell for table in tables for cell in _plain(table.column(self.name))}))
         )
 
@@ -155,7 +155,7 @@ def _plain(cells: Iterable[str]) -> list[str]:
     return ["" if is_missing(cell) else cell for cell in cells]
 
 
-def _column(train: Table, name: str, categorical: bool) -> Numbers | Categories:
+def _column(train: Table, name: str, categorical: bool) -> NumberEncoder | CategoryEncoder:
     """The encoder of a column, by its training rows: numbers if all values are numbers, otherwise categories."""
     cells = train.column(name)
     present = [cell for cell in cells if not is_missing(cell)]
@@ -166,7 +166,7 @@ def _column(train: Table, name: str, categorical: bool) -> Numbers | Categories:
         )
     numbers = [value for value in map(number, present) if value is not None]
     if len(numbers) == len(present) and not categorical:
-        return Numbers(name, math.fsum(numbers) / len(numbers))
+        return NumberEncoder(name, math.fsum(numbers) / len(numbers))
     values = tuple(sorted(set(_plain(cells))))
     if all(Path(cell).suffix.lower() in SUFFIXES for cell in present):
         raise RequestError(
@@ -179,7 +179,7 @@ def _column(train: Table, name: str, categorical: bool) -> Numbers | Categories:
             f"Expected: numbers, or at most {_MOST} categories; name it in data.csv.text if it is a text, and in "
             "data.csv.drop if it is no feature"
         )
-    return Categories(name, values)
+    return CategoryEncoder(name, values)
 
 
 def _check_columns(tables: Sequence[Table], how: CsvConfig) -> None:
@@ -250,20 +250,22 @@ def in_order(values: Iterable[str]) -> list[str]:
     return sorted(every, key=lambda value: (numbers[value], value))
 
 
-def _remarks(source: str, columns: Sequence[Numbers | Categories], tables: Sequence[Table]) -> tuple[str, ...]:
+def _remarks(
+    source: str, columns: Sequence[NumberEncoder | CategoryEncoder], tables: Sequence[Table]
+) -> tuple[str, ...]:
     """Remarks on columns that may be ids, and on missing values and how they were filled."""
     rows = len(tables[0])
     remarks = [
         f"data.source = {source!r}: {column.name} has another value in each of the {rows} training rows, and becomes "
         f"as many features. If it is an id: data.csv.drop={column.name}"
         for column in columns
-        if isinstance(column, Categories) and len(column.values) == rows >= FEW
+        if isinstance(column, CategoryEncoder) and len(column.values) == rows >= FEW
     ]
     filled = []
     for column in columns:
         count = sum(is_missing(cell) for table in tables for cell in table.column(column.name))
         if count:
-            how = f"mean {column.mean:.6g}" if isinstance(column, Numbers) else "a category of their own"
+            how = f"mean {column.mean:.6g}" if isinstance(column, NumberEncoder) else "a category of their own"
             filled.append(f"{column.name} ({count}, {how})")
     if filled:
         remarks.append(f"data.source = {source!r}: missing values were filled: {', '.join(filled)}")

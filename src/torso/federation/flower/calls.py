@@ -18,14 +18,14 @@ from flwr.supercore.runtime import RuntimeHttpClient
 
 from torso.errors import RequestError
 from torso.federation.flower.gate import SECRET_HEADER, operator_token
-from torso.federation.folder import ServerPlace
+from torso.federation.folder import ServerFolder
 
 Call = Callable[[ProtobufRequestContext], httpx.Response]
 _PATIENCE = 20.0  # seconds for which a request to the server is repeated before it fails
 _OWN_PATIENCE = 2.0  # the same for this machine's SuperNode, which is restarted if it does not answer
 
 
-class Operator:
+class OperatorHeader:
     """An interceptor that adds the operator's header, which `Gate` requires."""
 
     def __init__(self, secret: str) -> None:
@@ -48,17 +48,19 @@ class TaskToken:
         return call_next(context)
 
 
-def control(place: ServerPlace) -> ControlHttpClient:
+def control_client(place: ServerFolder) -> ControlHttpClient:
     """A client for the Control API of the running server."""
     return ControlHttpClient.from_server_address(
         place.own_address,
         place.insecure,
         None if place.insecure else place.ca.read_bytes(),
-        [Operator(place.secret), RuntimeVersionHttpInterceptor("torso")],
+        [OperatorHeader(place.secret), RuntimeVersionHttpInterceptor("torso")],
     )
 
 
-def runtime(address: str, secret: bytes, task: TaskToken, place: ServerPlace | None = None) -> RuntimeHttpClient:
+def runtime_client(
+    address: str, secret: bytes, task: TaskToken, place: ServerFolder | None = None
+) -> RuntimeHttpClient:
     """A client for the Runtime API of the server's SuperLink; without `place`, for that of this machine's SuperNode.
 
     Flower's own retries are replaced: they interrupt the process after a refusal, and never end without a server."""
@@ -73,28 +75,28 @@ def runtime(address: str, secret: bytes, task: TaskToken, place: ServerPlace | N
     )
     interceptors: list[Any] = [RuntimeVersionHttpInterceptor("torso"), signed, task]
     if place is not None:
-        interceptors.insert(0, Operator(place.secret))
+        interceptors.insert(0, OperatorHeader(place.secret))
     insecure = place is None or place.insecure
     ca = None if place is None or place.insecure else place.ca.read_bytes()
     return RuntimeHttpClient.from_server_address(address, insecure, ca, interceptors, retry_invoker=again)
 
 
-def get(place: ServerPlace, path: str) -> Any:
+def get_json(place: ServerFolder, path: str) -> Any:
     """The JSON of one of Torso's own pages on the running server, such as TRAFFIC."""
     scheme = "http" if place.insecure else "https"
     verify: ssl.SSLContext | bool = place.insecure or ssl.create_default_context(cafile=str(place.ca))
     headers = {SECRET_HEADER: operator_token(place.secret)}
-    with in_words(place), httpx.Client(verify=verify, trust_env=False, timeout=10) as client:
+    with readable_errors(place), httpx.Client(verify=verify, trust_env=False, timeout=10) as client:
         return client.get(f"{scheme}://{place.own_address}{path}", headers=headers).raise_for_status().json()
 
 
 @contextmanager
-def in_words(place: ServerPlace) -> Iterator[None]:
+def readable_errors(place: ServerFolder) -> Iterator[None]:
     """Turn errors of HTTP requests to the server into a RequestError with a hint."""
     try:
         yield
     except httpx.HTTPStatusError as error:
-        reason = said_by_flower(error)
+        reason = flower_message(error)
         raise RequestError(f"the server at {place.own_address} refuses: {reason}") from None
     except httpx.TransportError as error:
         hint = f"Start it with `torso federation serve {place.path}`."
@@ -103,7 +105,7 @@ def in_words(place: ServerPlace) -> Iterator[None]:
         raise RequestError(f"no server answers at {place.own_address} ({error}). {hint}") from None
 
 
-def said_by_flower(error: httpx.HTTPStatusError) -> str:
+def flower_message(error: httpx.HTTPStatusError) -> str:
     """Flower's message in an error response."""
     found = FlowerError.from_json(error.response.text)
     if found is None:

@@ -20,13 +20,13 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
 
 from torso.errors import RequestError, RunFailed
 from torso.federation.flower import children
-from torso.federation.flower.calls import TaskToken, runtime
-from torso.federation.flower.gate import Standing
-from torso.federation.flower.hello import Greeter, NoAnswer
+from torso.federation.flower.calls import TaskToken, runtime_client
+from torso.federation.flower.gate import KeyStatus
+from torso.federation.flower.hello import AdmissionClient, ServerUnreachable
 from torso.federation.flower.payload import NotOurs, pack, unpack
-from torso.federation.flower.quick import HEARTBEAT, SHORTEST, nap, quicken_parts
-from torso.federation.flower.tasks import beating, claim, finish
-from torso.federation.folder import ClientPlace, write_private
+from torso.federation.flower.quick import HEARTBEAT, SHORTEST, poll_interval, quicken_parts
+from torso.federation.flower.tasks import claim, finish, heartbeats
+from torso.federation.folder import ClientFolder, write_private
 from torso.federation.keys import check_name, own_key
 from torso.federation.links import Answer
 from torso.federation.reasons import reason_of
@@ -43,7 +43,7 @@ _AGAIN = 2.0  # seconds between two attempts to connect
 class FlowerClientLink:
     """A `ClientLink` over Flower. `say` prints a line when the server goes and when it comes back."""
 
-    def __init__(self, place: ClientPlace, name: str, say: Say | None = None) -> None:
+    def __init__(self, place: ClientFolder, name: str, say: Say | None = None) -> None:
         self.place = place
         self.name = check_name(name)
         self.sent = 0  # bytes of messages, without Flower's overhead
@@ -60,7 +60,7 @@ class FlowerClientLink:
         with ExitStack() as opened:
             key = None if self.place.insecure else own_key(self.place, self.name)
             self._key = key
-            self._greeter = Greeter(self.place, key)
+            self._greeter = AdmissionClient(self.place, key)
             opened.callback(self._greeter.close)
             self._home = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="torso-")))
             self._secret = secrets.token_hex(32)
@@ -69,7 +69,7 @@ class FlowerClientLink:
             try:
                 self._ask_to_join()
                 self._start()
-            except NoAnswer as error:
+            except ServerUnreachable as error:
                 raise RequestError(str(error)) from None
             self._open = opened.pop_all()
         return self
@@ -94,13 +94,13 @@ class FlowerClientLink:
             if now - looked > _LOOK:
                 self._look()
                 looked = time.monotonic()
-            time.sleep(nap(now - since, 0.5))
+            time.sleep(poll_interval(now - since, 0.5))
 
     def _do(self, answer: Answer) -> None:
         """Answer one message. The SuperNode gets a reply in any case: it would wait for it for ever."""
-        with beating(self._client):
+        with heartbeats(self._client):
             try:
-                message, context, _, _ = pull_task_input(Patient(self._client))  # type: ignore[arg-type]
+                message, context, _, _ = pull_task_input(RetryingRuntime(self._client))  # type: ignore[arg-type]
             except Exception as error:
                 finish(self._client, "the message could not be read")
                 raise _UnansweredMessage from error
@@ -112,7 +112,7 @@ class FlowerClientLink:
                 reply = Message(pack(result), reply_to=message)
                 self.sent += len(result)
             except Exception as error:
-                failure = in_words(error)
+                failure = error_for_server(error)
                 reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, failure), reply_to=message)
             try:
                 push_message(self._client, reply, context)
@@ -130,7 +130,7 @@ class FlowerClientLink:
             try:
                 self._ask_to_join()
                 self._start()
-            except NoAnswer:
+            except ServerUnreachable:
                 if not told:
                     self._say("the server does not answer; waiting until it does")
                 told = True
@@ -148,7 +148,7 @@ class FlowerClientLink:
         while self._child is not None and self._child.poll() is None:
             try:
                 found = self._greeter.ask(join=False)
-            except NoAnswer:
+            except ServerUnreachable:
                 if not told:
                     self._say("the server does not answer; waiting until it does")
                 told = True
@@ -174,7 +174,7 @@ class FlowerClientLink:
                 raise RequestError(f"the server at {self.place.settings.server} refuses: {self._advice(found)}")
             time.sleep(_AGAIN)
 
-    def _advice(self, found: Standing) -> str:
+    def _advice(self, found: KeyStatus) -> str:
         """The reason of a refusal, and what the user can do."""
         public = f"{self.place.key(self.name)}.pub"
         advice = {
@@ -217,7 +217,7 @@ class FlowerClientLink:
             self._home,
             {},
         )
-        self._client = runtime(f"127.0.0.1:{port}", self._secret.encode(), self._token)
+        self._client = runtime_client(f"127.0.0.1:{port}", self._secret.encode(), self._token)
         self._wait_until_connected(log)
 
     def _wait_until_connected(self, log: Path) -> None:
@@ -248,7 +248,7 @@ class FlowerClientLink:
         self._child = None
 
 
-class Patient:
+class RetryingRuntime:
     """A Runtime API client that repeats `PullMessages` until the message is there.
 
     The SuperNode offers a task a moment before it has stored the task's message."""
@@ -272,7 +272,7 @@ class _UnansweredMessage(Exception):
     """The SuperNode waits for a reply that it will not get, so it must be restarted."""
 
 
-def in_words(error: Exception) -> str:
+def error_for_server(error: Exception) -> str:
     """The description of an error for the server."""
     if isinstance(error, NotOurs):
         return f"it was sent something else than a message of Torso's: {error}"

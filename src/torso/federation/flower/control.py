@@ -12,9 +12,9 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.constant import NodeStatus
 
 from torso.errors import RequestError, did_you_mean
-from torso.federation.flower.calls import control, get, in_words
+from torso.federation.flower.calls import control_client, get_json, readable_errors
 from torso.federation.flower.gate import TRAFFIC, Traffic
-from torso.federation.folder import ServerPlace
+from torso.federation.folder import ServerFolder
 from torso.federation.keys import check_name, fingerprint, public_key
 
 
@@ -29,7 +29,7 @@ class Admitted:
     fingerprint: str  # of its key
 
 
-def admit(place: ServerPlace, public_key_file: str | Path, name: str) -> Admitted:
+def admit(place: ServerFolder, public_key_file: str | Path, name: str) -> Admitted:
     """Admit a public key under a name: the owner of the private key may connect."""
     check_name(name)
     public = public_key(Path(public_key_file))
@@ -44,7 +44,7 @@ def admit(place: ServerPlace, public_key_file: str | Path, name: str) -> Admitte
                 f"--name {name!r} is taken by the key {fingerprint(node.public_key)}. Give another name, or take that "
                 f"key's admission back with `torso federation revoke {place.path} {name}`"
             )
-    with in_words(place), control(place) as server:
+    with readable_errors(place), control_client(place) as server:
         try:
             number = server.RegisterNode(RegisterNodeRequest(public_key=public, name=name)).node_id
         except httpx.HTTPStatusError as error:
@@ -54,30 +54,30 @@ def admit(place: ServerPlace, public_key_file: str | Path, name: str) -> Admitte
     return next(found for found in admitted(place) if found.node == number)
 
 
-def revoke(place: ServerPlace, name: str) -> None:
+def revoke(place: ServerFolder, name: str) -> None:
     """Revoke the key of a client. If the client is connected, its next request is refused."""
     _needs_authentication(place)
     known = {found.name: found.node for found in admitted(place)}
     if name not in known:
         listed = ", ".join(sorted(known)) or "nobody is admitted"
         raise RequestError(f"{name!r} is not admitted{did_you_mean(name, known)} Admitted: {listed}")
-    with in_words(place), control(place) as server:
+    with readable_errors(place), control_client(place) as server:
         server.UnregisterNode(UnregisterNodeRequest(node_id=known[name]))
 
 
-def admitted(place: ServerPlace) -> list[Admitted]:
+def admitted(place: ServerFolder) -> list[Admitted]:
     """The admitted clients, sorted by name. In an insecure federation: all that have connected, without names."""
     found = [_admitted(node) for node in _nodes(place) if node.status != NodeStatus.UNREGISTERED]
     return sorted(found, key=lambda one: (one.name, one.node))
 
 
-def traffic(place: ServerPlace) -> dict[str, Traffic]:
+def traffic(place: ServerFolder) -> dict[str, Traffic]:
     """The traffic with clients since the server was started, by path of the request."""
-    return {path: Traffic(**counts) for path, counts in get(place, TRAFFIC).items()}
+    return {path: Traffic(**counts) for path, counts in get_json(place, TRAFFIC).items()}
 
 
-def _nodes(place: ServerPlace) -> Sequence[NodeInfo]:
-    with in_words(place), control(place) as server:
+def _nodes(place: ServerFolder) -> Sequence[NodeInfo]:
+    with readable_errors(place), control_client(place) as server:
         return list(server.ListNodes(ListNodesRequest()).nodes_info)
 
 
@@ -88,7 +88,7 @@ def _admitted(node: NodeInfo) -> Admitted:
     )
 
 
-def _needs_authentication(place: ServerPlace) -> None:
+def _needs_authentication(place: ServerFolder) -> None:
     if place.insecure:
         raise RequestError(
             f"{str(place.path)!r} was made with --insecure: every client may join, so none is admitted or revoked. "

@@ -1,7 +1,7 @@
 """Access control in front of Flower's SuperLink, as ASGI middleware.
 
 Flower serves its Fleet, Control and Runtime APIs on one port. The Fleet API (for clients) can check signatures; the
-other two have no authentication. `Gate` forwards requests to these two only if they come from this machine and
+other two have no authentication. `AccessControl` forwards requests to these two only if they come from this machine and
 carry the operator's secret. It also prints the reason of every refusal."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def operator_token(secret: str) -> str:
 
 
 @dataclass(frozen=True)
-class Standing:
+class KeyStatus:
     """What the server knows about the key that a request is signed with. It is sent to clients as JSON.
 
     The states: "open" (the server asks for no key), "unsigned" (no valid signature), "clock" (the sender's clock is
@@ -60,10 +60,10 @@ class Traffic:
     sent: int = 0  # bytes
 
 
-class Gate:
+class AccessControl:
     """The outermost ASGI middleware. `standing`: checks the signature of a request. `say`: prints a line."""
 
-    def __init__(self, app: App, secret: str, standing: Callable[[Headers], Standing], say: Callable[[str], None]):
+    def __init__(self, app: App, secret: str, standing: Callable[[Headers], KeyStatus], say: Callable[[str], None]):
         self._app, self._token, self._standing, self._say = app, operator_token(secret), standing, say
         self._process_id = secrets.token_hex(8)
         self._traffic: dict[str, Traffic] = {}

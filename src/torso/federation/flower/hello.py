@@ -16,24 +16,24 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from pydantic import TypeAdapter
 
 from torso.errors import RequestError, TorsoError
-from torso.federation.flower.gate import HELLO, JOIN, Standing
-from torso.federation.folder import ClientPlace
+from torso.federation.flower.gate import HELLO, JOIN, KeyStatus
+from torso.federation.folder import ClientFolder
 from torso.reading import parse_record
 
-_STANDING = TypeAdapter(Standing)
+_STANDING = TypeAdapter(KeyStatus)
 _LONGEST = 2**16  # bytes of an answer; a real one has a few hundred
 
 
-class NoAnswer(TorsoError):
+class ServerUnreachable(TorsoError):
     """No server answers at the address."""
 
 
-class Greeter:
+class AdmissionClient:
     """An HTTP client that asks the server for the state of this client's key.
 
     `key`: the file of the private key; None if the server asks for no keys."""
 
-    def __init__(self, place: ClientPlace, key: Path | None) -> None:
+    def __init__(self, place: ClientFolder, key: Path | None) -> None:
         self._place = place
         self._key = None if key is None else _private_key(key)
         verify: ssl.SSLContext | bool = False
@@ -47,10 +47,10 @@ class Greeter:
     def close(self) -> None:
         self._client.close()
 
-    def ask(self, join: bool) -> Standing:
+    def ask(self, join: bool) -> KeyStatus:
         """The state of this client's key. `join`: whether the client is about to connect.
 
-        NoAnswer if no server answers; RequestError if the server is a wrong one."""
+        ServerUnreachable if no server answers; RequestError if the server is a wrong one."""
         scheme = "http" if self._place.insecure else "https"
         url = f"{scheme}://{self._place.settings.server}{HELLO}" + (f"?{JOIN}" if join else "")
         try:
@@ -60,7 +60,7 @@ class Greeter:
             raise self._refused(str(error)) from None
         try:
             response.raise_for_status()
-            return standing_of(answer)
+            return parse_key_status(answer)
         except (httpx.HTTPStatusError, ValueError):
             raise RequestError(
                 f"what answers at {self._place.settings.server} is no server of Torso's (status "
@@ -97,10 +97,10 @@ class Greeter:
             )
         if "wrong_version_number" in text or "record layer" in text:
             return RequestError(f"the server at {where} does not speak TLS ({problem}). Is it another server?")
-        return NoAnswer(f"no server answers at {where} ({problem}). Is it running, and is the address right?")
+        return ServerUnreachable(f"no server answers at {where} ({problem}). Is it running, and is the address right?")
 
 
-def standing_of(answer: bytes) -> Standing:
+def parse_key_status(answer: bytes) -> KeyStatus:
     """Parse a server's answer; ValueError if it is something else."""
     parse_record(answer)
     return _STANDING.validate_json(answer)

@@ -60,7 +60,7 @@ def write(path: Path, known: list[Known]) -> None:
     os.replace(temporary, path)
 
 
-class RememberedNodes(InMemoryLinkState):
+class PersistentNodes(InMemoryLinkState):
     """Flower's in-memory state, with nodes that are read from a file and written to it after every change."""
 
     def __init__(self, path: Path, manager: Any, objects: Any) -> None:
@@ -125,8 +125,8 @@ def _known(node: NodeInfo) -> Known:
     )
 
 
-def remember_in(path: Path) -> None:
-    """Make Flower's server use `RememberedNodes` with this file; call it before the server is created."""
+def persist_nodes_in(path: Path) -> None:
+    """Make Flower's server use `PersistentNodes` with this file; call it before the server is created."""
     import flwr.superlink.main as app
 
     if not hasattr(app, "get_objectstore_linkstate_factories"):
@@ -135,7 +135,7 @@ def remember_in(path: Path) -> None:
     def stores(database: str, manager: Any) -> tuple[ObjectStoreFactory, LinkStateFactory]:
         objects = ObjectStoreFactory()
         factory = LinkStateFactory(database, manager, objects)
-        factory.state_instance = RememberedNodes(path, manager, objects.store())
+        factory.state_instance = PersistentNodes(path, manager, objects.store())
         return objects, factory
 
     app.get_objectstore_linkstate_factories = stores

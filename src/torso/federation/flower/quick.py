@@ -20,14 +20,14 @@ HEARTBEAT = 15  # seconds; Flower accepts 10 to 1800, and counts a node as gone 
 RETRY = 4  # longest wait in seconds between attempts to reach a server that does not answer
 
 
-def nap(waited: float, longest: float, shortest: float = SHORTEST) -> float:
+def poll_interval(waited: float, longest: float, shortest: float = SHORTEST) -> float:
     """Seconds until the next poll: a twentieth of the time waited so far, between two limits.
 
     So an answer that comes soon is seen soon, and an idle process polls rarely."""
     return min(max(waited * SHARE, shortest), longest)
 
 
-class Naps:
+class ShorterSleeps:
     """A replacement for the module `time` in the SuperNode's loop, with shorter sleeps; never longer than Flower's."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Naps:
             return time.sleep(min(seconds, SHORTEST))
         now = time.monotonic()
         self._since = self._since or now
-        return time.sleep(nap(now - self._since, seconds, SHORTEST_AWAY))
+        return time.sleep(poll_interval(now - self._since, seconds, SHORTEST_AWAY))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
@@ -63,7 +63,7 @@ def quicken_parts() -> list[str]:
     return absent
 
 
-class GivenUp(Exception):
+class MessageGivenUp(Exception):
     """Raised for a message whose run has ended before all its parts arrived."""
 
 
@@ -83,7 +83,7 @@ def give_up_what_has_ended() -> bool:
             try:
                 return call(*args)
             except ended as error:
-                raise GivenUp("the run has ended") from error
+                raise MessageGivenUp("the run has ended") from error
 
         return called
 
@@ -105,7 +105,7 @@ def give_up_what_has_ended() -> bool:
 
 def _values() -> dict[str, Any]:
     return {
-        "flwr.supernode.start_client_internal.time": Naps(),
+        "flwr.supernode.start_client_internal.time": ShorterSleeps(),
         "flwr.supernode.fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL": HEARTBEAT,
         "flwr.supercore.heartbeat.HEARTBEAT_DEFAULT_INTERVAL": HEARTBEAT,
         "flwr.supercore.retry.http_retry.MAX_RETRY_DELAY": RETRY,

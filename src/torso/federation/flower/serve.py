@@ -13,18 +13,18 @@ import httpx
 
 from torso.errors import RequestError, RunFailed
 from torso.federation.flower import children
-from torso.federation.flower.calls import get
+from torso.federation.flower.calls import get_json
 from torso.federation.flower.gate import TRAFFIC
 from torso.federation.flower.nodes import read
 from torso.federation.flower.superlink import NODES, sockets
-from torso.federation.folder import ServerPlace
+from torso.federation.folder import ServerFolder
 from torso.signals import terminated_as_interrupted
 
 Say = Callable[[str], None]
 _PATIENCE = 120.0  # seconds until it answers; the import of Flower alone takes two
 
 
-def serve(place: ServerPlace, say: Say | None = None) -> None:
+def serve(place: ServerFolder, say: Say | None = None) -> None:
     """Run the server until this process is interrupted or terminated. `say` prints a line, such as a refusal."""
     say = say or _print
     with terminated_as_interrupted(), serving(place, say) as child, suppress(KeyboardInterrupt):
@@ -33,7 +33,7 @@ def serve(place: ServerPlace, say: Say | None = None) -> None:
 
 
 @contextmanager
-def serving(place: ServerPlace, say: Say) -> Iterator[subprocess.Popen[str]]:
+def serving(place: ServerFolder, say: Say) -> Iterator[subprocess.Popen[str]]:
     """Run the server in the block; it answers when the block begins."""
     place.check_certificates()
     read(place.nodes)
@@ -57,7 +57,7 @@ def serving(place: ServerPlace, say: Say) -> Iterator[subprocess.Popen[str]]:
         relay.join(2)
 
 
-def greeting(place: ServerPlace) -> str:
+def greeting(place: ServerFolder) -> str:
     """One line about the address and the protection of the server, in rich's markup."""
     where = f"serving {place.path.name} at {place.clients.server} (listening on {place.settings.listen})"
     if place.insecure:
@@ -65,7 +65,7 @@ def greeting(place: ServerPlace) -> str:
     return f"{where}. TLS and authentication of clients are on. Ctrl-C ends it."
 
 
-def _arguments(place: ServerPlace) -> list[str]:
+def _arguments(place: ServerFolder) -> list[str]:
     if place.insecure:
         protection = ["--insecure"]
     else:
@@ -81,7 +81,7 @@ def _arguments(place: ServerPlace) -> list[str]:
     ]
 
 
-def _check_port(place: ServerPlace) -> None:
+def _check_port(place: ServerFolder) -> None:
     try:
         for one in sockets(place.settings.listen, place.settings.port):
             one.close()
@@ -93,11 +93,11 @@ def _check_port(place: ServerPlace) -> None:
         ) from None
 
 
-def _wait_until_it_answers(place: ServerPlace, child: subprocess.Popen[str]) -> None:
+def _wait_until_it_answers(place: ServerFolder, child: subprocess.Popen[str]) -> None:
     until = time.monotonic() + _PATIENCE
     while True:
         try:
-            get(place, TRAFFIC)
+            get_json(place, TRAFFIC)
         except (RequestError, httpx.HTTPError):
             if child.poll() is not None or time.monotonic() > until:
                 raise RunFailed(f"the server did not start. Its last words:\n{children.tail(place.log)}") from None

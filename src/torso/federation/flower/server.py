@@ -27,13 +27,13 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.superlink.grid.http_grid import HttpGrid
 
 import torso
-from torso.errors import InUse, PlaceLost, RequestError, RunFailed
-from torso.federation.flower.calls import TaskToken, control, in_words, runtime, said_by_flower
+from torso.errors import InUse, NoWorkerLeft, RequestError, RunFailed
+from torso.federation.flower.calls import TaskToken, control_client, flower_message, readable_errors, runtime_client
 from torso.federation.flower.payload import KIND, NotOurs, pack, unpack
-from torso.federation.flower.quick import nap
-from torso.federation.flower.tasks import beating, claim, finish
-from torso.federation.folder import ServerPlace
-from torso.federation.links import Silence
+from torso.federation.flower.quick import poll_interval
+from torso.federation.flower.tasks import claim, finish, heartbeats
+from torso.federation.folder import ServerFolder
+from torso.federation.links import MissingAnswer
 from torso.locks import lock
 
 _SERVER = Node(node_id=1)  # Flower's number for the server itself
@@ -55,7 +55,7 @@ class _Reply:
 class FlowerServerLink:
     """A `ServerLink` over Flower. `poll`: the shortest time in seconds between two polls for answers."""
 
-    def __init__(self, place: ServerPlace, poll: float = 0.05) -> None:
+    def __init__(self, place: ServerFolder, poll: float = 0.05) -> None:
         self.place = place
         self.poll = poll
         self.sent = 0  # bytes of messages, without Flower's overhead
@@ -66,18 +66,18 @@ class FlowerServerLink:
     def __enter__(self) -> Self:
         with ExitStack() as opened:
             opened.enter_context(_alone(self.place))
-            with in_words(self.place):
+            with readable_errors(self.place):
                 self._client = opened.enter_context(
-                    runtime(self.place.own_address, self.place.secret.encode(), self._token, self.place)
+                    runtime_client(self.place.own_address, self.place.secret.encode(), self._token, self.place)
                 )
-                server = opened.enter_context(control(self.place))
+                server = opened.enter_context(control_client(self.place))
                 _stop_what_is_left(server)
                 fab = Fab(content=_bundle())
                 self._run = server.StartRun(StartRunRequest(fab=fab)).run_id
                 self._claim()
                 opened.callback(self._finish)
                 task = self._client.PullTaskInput(PullTaskInputRequest())
-            self._lost = opened.enter_context(beating(self._client))
+            self._lost = opened.enter_context(heartbeats(self._client))
             self._grid = HttpGrid(self.place.own_address, token=self._token.token)
             self._grid._client = self._client  # it has the operator's secret, and other retries
             self._grid.set_run(run_from_proto(task.run))
@@ -94,7 +94,7 @@ class FlowerServerLink:
         with self._running():
             return {node.node_id: node.name for node in self._client.GetNodes(GetNodesRequest()).nodes}
 
-    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Silence]]:
+    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | MissingAnswer]]:
         began = time.monotonic()
         connections = self._connections()
         waiting: dict[str, int] = {}  # id of the message → connection
@@ -104,14 +104,14 @@ class FlowerServerLink:
                     waiting[number] = node
                     self.sent += len(messages[node])
                 else:
-                    yield node, Silence("it is not admitted, or not any more")
+                    yield node, MissingAnswer("it is not admitted, or not any more")
         replies: dict[str, _Reply] = {}
         looked = time.monotonic()
         while waiting:
             self._pull(waiting, replies)
             for number in [number for number, reply in replies.items() if not reply.missing]:
                 answer = self._answer(replies.pop(number))
-                if isinstance(answer, Silence):
+                if isinstance(answer, MissingAnswer):
                     self._withdraw(number)
                 yield waiting.pop(number), answer
             now = time.monotonic()
@@ -121,15 +121,15 @@ class FlowerServerLink:
                     replies.pop(number, None)
                     del waiting[number]
                     self._withdraw(number)
-                    yield node, Silence("it was started anew while it had the message")
+                    yield node, MissingAnswer("it was started anew while it had the message")
             if waiting and time.monotonic() - began >= seconds:
                 for number, node in waiting.items():
                     self._withdraw(number)
-                    yield node, Silence(f"it has not answered within {seconds:g} s")
+                    yield node, MissingAnswer(f"it has not answered within {seconds:g} s")
                 return
             if waiting:
                 left = began + seconds - time.monotonic()
-                time.sleep(max(min(max(self.poll, nap(now - began, 1.0)), left), 0.0))
+                time.sleep(max(min(max(self.poll, poll_interval(now - began, 1.0)), left), 0.0))
 
     def _push(self, batch: list[int], messages: Mapping[int, bytes], seconds: float) -> list[str]:
         """Send messages to some connections. Returns their ids, "" for a connection that is not admitted."""
@@ -189,19 +189,19 @@ class FlowerServerLink:
                 ConfirmMessageReceivedRequest(node=_SERVER, run_id=self._run, message_object_id=number)
             )
 
-    def _answer(self, reply: _Reply) -> bytes | Silence:
+    def _answer(self, reply: _Reply) -> bytes | MissingAnswer:
         """The bytes of an answer that has arrived completely."""
         if not reply.parts:
-            return Silence("it stopped in the middle of its answer")
+            return MissingAnswer("it stopped in the middle of its answer")
         try:
             message = inflate_object_from_contents(reply.tree.object_id, reply.parts)
             if not isinstance(message, Message):
                 raise NotOurs(f"it is {type(message).__name__}, no message")
             if message.has_error():
-                return Silence(_in_words(message.error.code, message.error.reason))
+                return MissingAnswer(_in_words(message.error.code, message.error.reason))
             data = unpack(message)
         except Exception as error:  # a client may have sent anything
-            return Silence(f"its answer cannot be read: {error}")
+            return MissingAnswer(f"its answer cannot be read: {error}")
         self.received += len(data)
         return data
 
@@ -241,24 +241,24 @@ class FlowerServerLink:
 
 
 class _Running:
-    """A context for requests of a run: if the server is gone or has ended the run, PlaceLost is raised."""
+    """A context for requests of a run: if the server is gone or has ended the run, NoWorkerLeft is raised."""
 
     def __init__(self, link: FlowerServerLink) -> None:
         self._link = link
 
     def __enter__(self) -> None:
         if self._link._lost.is_set():
-            raise PlaceLost("the server has given the run up: this process was silent for too long")
+            raise NoWorkerLeft("the server has given the run up: this process was silent for too long")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         place = self._link.place
         if isinstance(error, httpx.TransportError):
-            raise PlaceLost(
+            raise NoWorkerLeft(
                 f"the server at {place.own_address} is gone ({error}). Start it again with `torso federation serve "
                 f"{place.path}`"
             ) from None
         if isinstance(error, httpx.HTTPStatusError):
-            raise PlaceLost(f"the server refuses to go on with the run: {said_by_flower(error)}") from None
+            raise NoWorkerLeft(f"the server refuses to go on with the run: {flower_message(error)}") from None
 
 
 def _in_words(code: int, reason: str | None) -> str:
@@ -323,7 +323,7 @@ def _stop_what_is_left(server: ControlHttpClient) -> None:
 
 
 @contextmanager
-def _alone(place: ServerPlace) -> Iterator[None]:
+def _alone(place: ServerFolder) -> Iterator[None]:
     """Hold a lock in the block: one run at a time."""
     try:
         file = (place.private / "run.lock").open("a")

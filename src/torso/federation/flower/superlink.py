@@ -1,4 +1,4 @@
-"""`python -m torso.federation.flower.superlink …`: Flower's SuperLink with its flags, behind the `Gate`."""
+"""`python -m torso.federation.flower.superlink …`: Flower's SuperLink with its flags, behind the `AccessControl`."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from pathlib import Path
 from typing import Any
 
 from torso.federation.flower.children import die_with_parent
-from torso.federation.flower.gate import Gate, Headers, Standing
+from torso.federation.flower.gate import AccessControl, Headers, KeyStatus
 from torso.federation.keys import fingerprint
 
 NODES = "TORSO_NODES"  # environment variable: the file of `nodes`
 
 
-def standing(headers: Headers, state: Callable[[], Any], authentication: bool) -> Standing:
+def key_status(headers: Headers, state: Callable[[], Any], authentication: bool) -> KeyStatus:
     """Check the signature of a client's request. `state` returns Flower's state; `authentication`: it is required."""
     from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
     if not authentication:
-        return Standing("open", "the request is refused, though this server asks for no key")
+        return KeyStatus("open", "the request is refused, though this server asks for no key")
     try:
         public, clock = _signer(headers)
         key = fingerprint(public)
     except Exception:  # a stranger may have sent anything
-        return Standing("unsigned", "the request carries no signature, or a wrong one")
+        return KeyStatus("unsigned", "the request carries no signature, or a wrong one")
     if not -SYSTEM_TIME_TOLERANCE < clock < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
         words = f"the signature is {clock:.0f} s old: a wrong clock, or a request that was recorded and sent again"
-        return Standing("clock", words, clock=clock)
+        return KeyStatus("clock", words, clock=clock)
     return _known(public, key, clock, state())
 
 
@@ -52,18 +52,18 @@ def _signer(headers: Headers) -> tuple[bytes, float]:
     return public, (now() - datetime.fromisoformat(written)).total_seconds()
 
 
-def _known(public: bytes, key: str, clock: float, state: Any) -> Standing:
+def _known(public: bytes, key: str, clock: float, state: Any) -> KeyStatus:
     """The state of a key with a valid signature; `key` is its fingerprint."""
     from flwr.supercore.constant import NodeStatus
 
     node = next((node for node in state.get_node_info() if node.public_key == public), None)
     if node is None:
-        return Standing("unknown", f"the key {key} is not admitted", clock=clock)
+        return KeyStatus("unknown", f"the key {key} is not admitted", clock=clock)
     found, words = {
         NodeStatus.UNREGISTERED: ("revoked", "is revoked"),
         NodeStatus.ONLINE: ("connected", "is in use: its owner is connected, or was until a moment ago"),
     }.get(node.status, ("admitted", "is admitted"))
-    return Standing(found, f"the key {key} of {node.name!r} {words}", node.name, clock)
+    return KeyStatus(found, f"the key {key} of {node.name!r} {words}", node.name, clock)
 
 
 def tell_failed_handshakes(say: Callable[[str], None]) -> bool:
@@ -125,17 +125,19 @@ def main() -> None:
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
     from flwr.superlink.main import create_app
 
-    from torso.federation.flower.nodes import remember_in
+    from torso.federation.flower.nodes import persist_nodes_in
 
     config = _parse_superlink_lifespan_config()
     if not config.superexec_auth_secret:
         sys.exit("--superexec-auth-secret-file is needed: who holds the secret commands the server")
     secret = config.superexec_auth_secret.decode("ascii").strip()
-    remember_in(Path(os.environ[NODES]))
+    persist_nodes_in(Path(os.environ[NODES]))
     tell_failed_handshakes(say)
     app = create_app(config, SuperLinkLifespan)
     factory = app.state.linkstate_factory
-    gate = Gate(app, secret, lambda headers: standing(headers, factory.state, config.enable_supernode_auth), say)
+    gate = AccessControl(
+        app, secret, lambda headers: key_status(headers, factory.state, config.enable_supernode_auth), say
+    )
     server = uvicorn.Server(
         uvicorn.Config(
             gate,

@@ -35,7 +35,7 @@ def finish(client: RuntimeHttpClient, failure: str = "") -> None:
 
 
 @contextmanager
-def beating(client: RuntimeHttpClient) -> Iterator[threading.Event]:
+def heartbeats(client: RuntimeHttpClient) -> Iterator[threading.Event]:
     """Send heartbeats in the block. Yields an event that is set when the server does not accept them any more."""
     done, lost = threading.Event(), threading.Event()
 

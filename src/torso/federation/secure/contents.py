@@ -16,12 +16,12 @@ from torch import Tensor
 from torso.config import Config, SecureConfig
 from torso.data import Roster
 from torso.errors import RequestError
-from torso.federation.secure.vector import Form, Slot
-from torso.learn.drift import Local
+from torso.federation.secure.vector import Slot, VectorLayout
+from torso.learn.drift import DriftState
 from torso.learn.stacked import all_finite
 from torso.methods.starts import class_sums_declared
 from torso.nets import Tensors
-from torso.runs.aggregate import MeanSent
+from torso.runs.aggregate import SecureAggregate
 from torso.runs.job import Job
 from torso.runs.messages import Message, Told, by_part
 from torso.runs.stage import Stage
@@ -104,7 +104,7 @@ class RoundContents:
         slots = [Slot(f"model/{name}", shapes[name], clip, digits) for name in self.averaged]
         slots += [Slot(f"count/{name}", shapes[name], 0.0) for name in self.counters]
         slots += [Slot(f"drift/{name}", shapes[name], options.clip) for name in self.memories]
-        self.form = Form((*slots, *statistics_slots.values(), Slot("loss", (), _LOSS)), options.bits)
+        self.form = VectorLayout((*slots, *statistics_slots.values(), Slot("loss", (), _LOSS)), options.bits)
 
     @property
     def _weighs(self) -> str:
@@ -138,10 +138,10 @@ class RoundContents:
         if drift.sends or not self.memories:
             return by_part(sent.tensors).get("drift", {})
         start = {name: self.told.model[name] for name in self.memories}
-        changes = drift.change(Local(start, {name: model[name][None] for name in self.memories}))
+        changes = drift.change(DriftState(start, {name: model[name][None] for name in self.memories}))
         return {name: tensor[0] for name, tensor in changes.items()}
 
-    def mean(self, total: Tensors, clients: Sequence[int], roster: Roster, scale: int) -> MeanSent:
+    def mean(self, total: Tensors, clients: Sequence[int], roster: Roster, scale: int) -> SecureAggregate:
         """The mean of the uploads of these clients, from the opened sum."""
         total_weight = sum(weight_of(self.config, int(samples), scale) for samples in roster.sizes_of(clients))
         received = self.told.model
@@ -153,7 +153,7 @@ class RoundContents:
         model |= {n: received[n] + step.to(received[n]) for n, step in steps.items()}
         change = {n: total[f"drift/{n}"].to(received[n]) for n in self.memories}
         statistics = self.statistics.sums(total, total_weight, scale)
-        return MeanSent(tuple(clients), model, change, float(total["loss"]) / total_weight, statistics)
+        return SecureAggregate(tuple(clients), model, change, float(total["loss"]) / total_weight, statistics)
 
 
 class NotFinite(RequestError):
@@ -166,7 +166,7 @@ class ClassSumContents:
     def __init__(self, job: Job) -> None:
         options = job.config.run.flower.secure
         self.inner = StatisticsContents(class_sums_declared(job.net, job.roster.classes), options)
-        self.form = Form(tuple(self.inner.slots.values()), options.bits)
+        self.form = VectorLayout(tuple(self.inner.slots.values()), options.bits)
 
     def values(self, sums: Tensors, scale: int) -> Tensors:
         if not bool(all_finite(sums.values())):

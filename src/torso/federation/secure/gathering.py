@@ -9,16 +9,16 @@ import numpy as np
 from torso.errors import RequestError
 from torso.federation.secure.crypto import Vector, joined_secret, mask, shared_mask
 from torso.federation.secure.notes import Keys
-from torso.federation.secure.terms import Terms
+from torso.federation.secure.terms import SharingParameters
 
 
-class Gathering:
+class SumServer:
     """The server's state of one secure sum.
 
     Clients may leave at any stage. If a client has shared its secrets but sends no vector, its masks are still in the
     vectors of its neighbours. The server removes them with the shares that the neighbours hold."""
 
-    def __init__(self, terms: Terms, clients: Collection[int]) -> None:
+    def __init__(self, terms: SharingParameters, clients: Collection[int]) -> None:
         self.terms = terms
         self.near = terms.neighbours(clients)  # client → its neighbours and itself
         self.keys: dict[int, Keys] = {}  # by client

@@ -18,7 +18,7 @@ from torso.federation.secure.crypto import (
     split_secret,
 )
 from torso.federation.secure.notes import Keys
-from torso.federation.secure.terms import Terms
+from torso.federation.secure.terms import SharingParameters
 
 from flwr.common.secure_aggregation.secaggplus_utils import (  # isort: skip
     share_keys_plaintext_concat,
@@ -28,7 +28,7 @@ from flwr.common.secure_aggregation.secaggplus_utils import (  # isort: skip
 Stage = Literal["shares", "vector", "unmask", "over"]
 
 
-class Party:
+class SumClient:
     """One client in one sum. Each stage takes place once and in order; a repetition needs new keys.
 
     The vector is sent with two kinds of masks: an own mask, generated from a random seed, and one mask shared with each
@@ -36,7 +36,7 @@ class Party:
     of both secrets (seed and secret key). They give away shares of one of them: of the seed if the client's vector has
     arrived, of the key if it has not."""
 
-    def __init__(self, client: int, session: str, terms: Terms) -> None:
+    def __init__(self, client: int, session: str, terms: SharingParameters) -> None:
         self.client, self.session, self.terms = client, session, terms
         self.stage: Stage = "shares"
         self._masking, self._writing, self._seed = KeyPair.new(), KeyPair.new(), new_seed()

@@ -12,16 +12,16 @@ import torch
 from torso.engine import Work
 from torso.engine.base import Sum
 from torso.errors import RequestError, RunFailed
-from torso.federation.book import Book
-from torso.federation.errands import Errand, errand_of
-from torso.federation.letters import Letter, Reply
-from torso.federation.remote import Remote
+from torso.federation.book import ParticipationLog
+from torso.federation.errands import RemoteCall, remote_call_of
+from torso.federation.letters import Reply, Request
+from torso.federation.remote import RemoteEngine
 from torso.federation.secure.contents import NOT_FINITE, ClassSumContents, RoundContents, scale_of
 from torso.federation.secure.crypto import Vector, public_key
-from torso.federation.secure.gathering import Gathering
-from torso.federation.secure.notes import Keys, Sealed, Sealing
-from torso.federation.secure.terms import Terms
-from torso.federation.secure.vector import CLIPPED, Form, off_the_wire
+from torso.federation.secure.gathering import SumServer
+from torso.federation.secure.notes import Keys, SumReply, SumRequest
+from torso.federation.secure.terms import SharingParameters
+from torso.federation.secure.vector import CLIPPED, VectorLayout, from_int32
 from torso.nets import Tensors
 from torso.personal.store import Store
 from torso.runs.aggregate import Aggregate
@@ -33,7 +33,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound=Sum)
 
 
-class SecureRemote(Remote):
+class SecureRemoteEngine(RemoteEngine):
     """An engine that computes rounds and class sums as secure sums. Accuracies are requested without them."""
 
     def add_up(self, work: Work[Any], clients: Sequence[int], store: Store | None, total: S) -> S:
@@ -42,10 +42,10 @@ class SecureRemote(Remote):
         if not isinstance(at_clients, Visit) or not isinstance(total, Aggregate):
             raise RequestError(f"{type(work).__name__} is no work for a secure sum. Accepted: rounds, class sums")
         contents, scale = RoundContents(self.job, at_clients.told), scale_of(self.job.roster)
-        errand = self._masked(work, contents.form, scale)
-        found = self._secure_sum(errand, clients)
-        if clients and len(errand.diverged) == len(clients):  # as in a simulation: the run ends if all diverge
-            raise RunFailed(f"non-finite loss in round {at_clients.told.round}, client {min(errand.diverged)}")
+        call = self._masked(work, contents.form, scale)
+        found = self._secure_sum(call, clients)
+        if clients and len(call.diverged) == len(clients):  # as in a simulation: the run ends if all diverge
+            raise RunFailed(f"non-finite loss in round {at_clients.told.round}, client {min(call.diverged)}")
         if found is not None:
             included, sums = found
             total.take_mean(contents.mean(sums, included, self.job.roster, scale))
@@ -65,16 +65,16 @@ class SecureRemote(Remote):
             result: Any = {name: tensor[None] for name, tensor in contents.sums(sums, scale).items()}
             yield result
 
-    def _masked(self, work: Work[Any], form: Form, scale: int) -> _MaskedErrand:
-        return _MaskedErrand(errand_of(work, self.job, self.book, self.seats.test_samples), form, scale)
+    def _masked(self, work: Work[Any], form: VectorLayout, scale: int) -> _MaskedCall:
+        return _MaskedCall(remote_call_of(work, self.job, self.book, self.connections.test_samples), form, scale)
 
-    def _secure_sum(self, errand: _MaskedErrand, clients: Sequence[int]) -> tuple[list[int], Tensors] | None:
+    def _secure_sum(self, call: _MaskedCall, clients: Sequence[int]) -> tuple[list[int], Tensors] | None:
         """The clients that are in the sum, in the order of `clients`, and the sums; None if the sum was not opened."""
         try:
-            terms = Terms.of(self.job.config.run.flower.secure, len(clients))
-            gathering = Gathering(terms, clients)
-            opened = self._stages(gathering, errand, clients)
-            sums = errand.form.decode(opened, len(gathering.sent))
+            terms = SharingParameters.of(self.job.config.run.flower.secure, len(clients))
+            gathering = SumServer(terms, clients)
+            opened = self._stages(gathering, call, clients)
+            sums = call.form.decode(opened, len(gathering.sent))
         except RequestError as error:
             self._notes.append(f"the secure sum was not opened: {error}")
             return None
@@ -85,22 +85,22 @@ class SecureRemote(Remote):
             )
         return [client for client in clients if client in gathering.sent], sums
 
-    def _stages(self, gathering: Gathering, errand: _MaskedErrand, clients: Sequence[int]) -> Vector:
+    def _stages(self, gathering: SumServer, call: _MaskedCall, clients: Sequence[int]) -> Vector:
         """Play the four stages. Returns the sum without masks; RequestError if too few clients are left."""
         session = _Session(self.book, uuid.uuid4().hex, gathering, len(clients))
-        self._ask_all(_KeysErrand(session), clients)
+        self._ask_all(_KeysCall(session), clients)
         self._check(gathering.enough(gathering.keys), gathering.keys, "sent keys")
-        self._ask_all(_SharesErrand(session), list(gathering.keys))
+        self._ask_all(_SharesCall(session), list(gathering.keys))
         self._check(gathering.enough(gathering.written), gathering.written, "shared secrets")
-        errand.session = session
-        self._ask_all(errand, list(gathering.written))
+        call.session = session
+        self._ask_all(call, list(gathering.written))
         wanted = min(self.job.config.train.min_clients, len(clients))
         enough = gathering.enough(gathering.sent, of=gathering.written) and len(gathering.sent) >= wanted
         self._check(enough, gathering.sent, "sent a vector")
-        return gathering.opened(self._ask_all(_UnmaskErrand(session), list(gathering.sent)))
+        return gathering.opened(self._ask_all(_UnmaskCall(session), list(gathering.sent)))
 
-    def _ask_all(self, errand: Errand, clients: Sequence[int]) -> dict[int, Any]:
-        return {client: found for client, found in self.ask(errand, clients) if found is not None}
+    def _ask_all(self, call: RemoteCall, clients: Sequence[int]) -> dict[int, Any]:
+        return {client: found for client, found in self.ask(call, clients) if found is not None}
 
     def _check(self, enough: bool, clients: Sequence[int] | Mapping[int, Any], did: str) -> None:
         if not enough:
@@ -110,18 +110,18 @@ class SecureRemote(Remote):
 class _Session:
     """Builds the requests of one secure sum, which all have its id."""
 
-    def __init__(self, book: Book, session: str, gathering: Gathering, participants: int) -> None:
+    def __init__(self, book: ParticipationLog, session: str, gathering: SumServer, participants: int) -> None:
         self.book, self.id, self.gathering, self.participants = book, session, gathering, participants
 
-    def note(self, **more: Any) -> Sealing:
+    def note(self, **more: Any) -> SumRequest:
         """The part of a header that belongs to the sum."""
-        return Sealing(session=self.id, **more)
+        return SumRequest(session=self.id, **more)
 
-    def letter(self, kind: str, client: int, **more: Any) -> Letter:
-        return Letter(self.book.question(kind, client, sealing=self.note(**more)))
+    def request(self, kind: str, client: int, **more: Any) -> Request:
+        return Request(self.book.header(kind, client, sealing=self.note(**more)))
 
 
-class _SecureErrand:
+class _SecureCall:
     """The base of requests of a secure sum. A client without a usable reply counts as having left."""
 
     def nothing(self) -> None:
@@ -131,7 +131,7 @@ class _SecureErrand:
         return None
 
 
-class _StageErrand(_SecureErrand):
+class _StageCall(_SecureCall):
     """The base of the stages that have no tensors."""
 
     reply = "shares"
@@ -143,13 +143,13 @@ class _StageErrand(_SecureErrand):
         return {}
 
 
-class _KeysErrand(_StageErrand):
+class _KeysCall(_StageCall):
     """Asks a client for its public keys."""
 
     reply = "keys"
 
-    def letter(self, client: int) -> Letter:
-        return self.session.letter("keys", client, participants=self.session.participants)
+    def request(self, client: int) -> Request:
+        return self.session.request("keys", client, participants=self.session.participants)
 
     def result(self, client: int, reply: Reply) -> Keys:
         keys = _sealed(reply).keys
@@ -161,23 +161,23 @@ class _KeysErrand(_StageErrand):
         return keys
 
 
-class _SharesErrand(_StageErrand):
+class _SharesCall(_StageCall):
     """Sends a client its neighbours' keys, and asks for encrypted shares of its secrets."""
 
-    def letter(self, client: int) -> Letter:
-        return self.session.letter("shares", client, keys=self.gathering.keys_for(client))
+    def request(self, client: int) -> Request:
+        return self.session.request("shares", client, keys=self.gathering.keys_for(client))
 
     def result(self, client: int, reply: Reply) -> bool:
         self.gathering.take_shares(client, _sealed(reply).shares)
         return True
 
 
-class _UnmaskErrand(_StageErrand):
+class _UnmaskCall(_StageCall):
     """Asks a client for the shares that remove the masks from the sum."""
 
-    def letter(self, client: int) -> Letter:
+    def request(self, client: int) -> Request:
         active, dead = self.gathering.to_unmask(client)
-        return self.session.letter("unmask", client, active=active, dead=dead)
+        return self.session.request("unmask", client, active=active, dead=dead)
 
     def result(self, client: int, reply: Reply) -> Mapping[int, bytes]:
         shares = _sealed(reply).shares
@@ -188,34 +188,34 @@ class _UnmaskErrand(_StageErrand):
         return shares
 
 
-class _MaskedErrand(_SecureErrand):
+class _MaskedCall(_SecureCall):
     """Another kind of request in a secure sum: with the shares of the neighbours, and a masked vector as reply."""
 
     reply = "masked"
     session: _Session  # set before the first request
 
-    def __init__(self, inner: Errand, form: Form, scale: int) -> None:
+    def __init__(self, inner: RemoteCall, form: VectorLayout, scale: int) -> None:
         self.inner, self.form, self.scale = inner, form, scale
         self.diverged: list[int] = []  # clients with NaN or infinite values
 
-    def letter(self, client: int) -> Letter:
-        letter = self.inner.letter(client)
+    def request(self, client: int) -> Request:
+        request = self.inner.request(client)
         note = self.session.note(shares=self.session.gathering.shares_for(client), scale=self.scale)
-        return replace(letter, question=letter.question.model_copy(update={"sealing": note}))
+        return replace(request, header=request.header.model_copy(update={"sealing": note}))
 
     def known(self) -> Mapping[str, tuple[str, Tensors]]:
         return self.inner.known()
 
     def result(self, client: int, reply: Reply) -> bool:
-        if reply.said.numbers is not None and not reply.said.numbers.finite:
+        if reply.header.numbers is not None and not reply.header.numbers.finite:
             self.diverged.append(client)
             raise RequestError(NOT_FINITE)
         check_schema("the masked vector", reply.tensors, {"vector": (torch.int32, (self.form.size,))})
-        self.session.gathering.take_vector(client, off_the_wire(reply.tensors["vector"]))
+        self.session.gathering.take_vector(client, from_int32(reply.tensors["vector"]))
         return True
 
 
-def _sealed(reply: Reply) -> Sealed:
-    if reply.said.sealed is None:
+def _sealed(reply: Reply) -> SumReply:
+    if reply.header.sealed is None:
         raise RequestError("it says nothing of the secure sum")
-    return reply.said.sealed
+    return reply.header.sealed

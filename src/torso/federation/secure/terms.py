@@ -18,7 +18,7 @@ LEAST = 3
 
 
 @dataclass(frozen=True)
-class Terms:
+class SharingParameters:
     """The parameters of secret sharing. A client computes them from the config, so it need not trust the server.
 
     If clients share secrets only with their neighbours on a ring, more than the neighbours on one side must be left.
@@ -29,7 +29,7 @@ class Terms:
     threshold: int  # shares that open a secret; more than half, so that no two groups can open different ones
 
     @classmethod
-    def of(cls, options: SecureConfig, participants: int) -> Terms:
+    def of(cls, options: SecureConfig, participants: int) -> SharingParameters:
         """The parameters for a number of participants."""
         if participants < LEAST:
             raise RequestError(

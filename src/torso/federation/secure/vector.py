@@ -41,7 +41,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Form:
+class VectorLayout:
     """The layout of a vector: its tensors in order. The last entry is the number of values that were clipped."""
 
     slots: tuple[Slot, ...]
@@ -103,11 +103,11 @@ class Form:
         return [high.astype(np.uint32), (value - high * self.levels).astype(np.uint32)]
 
 
-def on_the_wire(vector: Vector) -> Tensor:
+def to_int32(vector: Vector) -> Tensor:
     """A vector as an int32 tensor with the same bits."""
     return torch.from_numpy(np.ascontiguousarray(vector).view(np.int32))
 
 
-def off_the_wire(tensor: Tensor) -> Vector:
+def from_int32(tensor: Tensor) -> Vector:
     """The vector of an int32 tensor."""
     return tensor.numpy().view(np.uint32)

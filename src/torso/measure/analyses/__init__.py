@@ -3,18 +3,18 @@
 from torso.measure.analyses import models as _models  # noqa: F401  registers the analyses
 from torso.measure.analyses import rounds as _rounds  # noqa: F401
 from torso.measure.analyses import similarity as _similarity  # noqa: F401
-from torso.measure.analyses.base import Analysis, RoundAnalysis, Scene, analyses, analysis
-from torso.measure.analyses.walk import at_end, class_counts, of_rounds, over_rounds, watch
+from torso.measure.analyses.base import Analysis, RoundAnalysis, Snapshot, analyses, analysis
+from torso.measure.analyses.walk import analyse_end, analyse_round, class_counts, joined_entries, round_analyses
 
 __all__ = [
     "Analysis",
     "RoundAnalysis",
-    "Scene",
+    "Snapshot",
+    "analyse_end",
+    "analyse_round",
     "analyses",
     "analysis",
-    "at_end",
     "class_counts",
-    "of_rounds",
-    "over_rounds",
-    "watch",
+    "joined_entries",
+    "round_analyses",
 ]

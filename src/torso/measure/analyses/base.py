@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Scene:
+class Snapshot:
     """The federation at the end of a run or after a round: the input of an analysis."""
 
     engine: Engine
@@ -56,7 +56,7 @@ class Scene:
         store = workspace.store if workspace.store.later is None else workspace.store.later
         return own_models_of(store.states(clients), server.model, server.origin)
 
-    def for_clients(self, clients: Sequence[int]) -> Scene:
+    def for_clients(self, clients: Sequence[int]) -> Snapshot:
         """A copy with what these clients need, for work that is sent to them. It contains the generic model."""
         narrow = replace(self, state=State(self.state.server.light), how=self.how.for_clients(clients))
         vars(narrow)["generic"] = self.generic
@@ -80,7 +80,7 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Part:
+class GroupResult:
     """The result of a round analysis for a group of G clients."""
 
     values: Tensors  # [G, …]: of each client
@@ -93,16 +93,16 @@ class RoundAnalysis(ABC):
     every_epoch: ClassVar[bool] = False  # whether models are analysed before local training and after each epoch
 
     @abstractmethod
-    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, snapshot: Snapshot) -> GroupResult:
         """Analyse the models [G, *] of a group of participants."""
 
-    def sum_up(self, values: Tensors, sums: Tensors, scene: Scene) -> dict[str, Any]:
+    def sum_up(self, values: Tensors, sums: Tensors, snapshot: Snapshot) -> dict[str, Any]:
         """The round's entry, from the values of all m participants [m, …] and the sums over them. By default: the mean
         of each value over the participants that have it."""
         return {name: plain(value.nanmean(dim=0)) for name, value in values.items()}
 
 
-EndAnalysis = Callable[[Scene], dict[str, Any]]
+EndAnalysis = Callable[[Snapshot], dict[str, Any]]
 """The federation at the end of a run → the entry of analyses.json: numbers and lists."""
 
 

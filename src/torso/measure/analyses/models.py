@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torso.engine import SERVER, Workspace
-from torso.measure.analyses.base import Scene, analysis, plain
+from torso.measure.analyses.base import Snapshot, analysis, plain
 from torso.measure.counts import class_counts_of, test_counts_of
 from torso.measure.evaluate import own_models
-from torso.measure.mixes import look_at_test, right_by_class, weigh
+from torso.measure.mixes import look_at_test, right_by_class, weighted_accuracy
 from torso.nets import Tensors
 from torso.randomness import key, numpy_generator
 from torso.server.sums import add
@@ -30,16 +30,16 @@ _MOST_POINTS = 1000  # in t-SNE, whose time grows with the square of the number
 class TestFeatures:
     """Work: the generic model's features and the labels, for a group of batches of the test set."""
 
-    scene: Scene
+    snapshot: Snapshot
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
-        model = workspace.models(self.scene.generic, [SERVER], kept=False)
-        found = look_at_test(workspace, 1, model, self.scene.how.batch_size, clients)
+        model = workspace.models(self.snapshot.generic, [SERVER], kept=False)
+        found = look_at_test(workspace, 1, model, self.snapshot.how.batch_size, clients)
         features, labels = zip(*((said.features[0], batch.labels[0]) for batch, said in found), strict=True)
-        return self.scene.as_heads_see(torch.cat(features)), torch.cat(labels)
+        return self.snapshot.as_heads_see(torch.cat(features)), torch.cat(labels)
 
     def for_clients(self, clients: Sequence[int]) -> TestFeatures:
-        return TestFeatures(self.scene.for_clients(()))  # "clients" are numbers of batches
+        return TestFeatures(self.snapshot.for_clients(()))  # "clients" are numbers of batches
 
 
 def class_sums(features: Tensor, labels: Tensor, classes: int) -> Tensors:
@@ -50,13 +50,13 @@ def class_sums(features: Tensor, labels: Tensor, classes: int) -> Tensors:
 
 
 @analysis("four_factors", when="end")
-def four_factors(scene: Scene) -> dict[str, Any]:
+def four_factors(snapshot: Snapshot) -> dict[str, Any]:
     """Cosines of the generic model on the test set: between head rows, between class prototypes, between features and
     their prototype, and between prototypes and their head row (spec 13)."""
     sums: Tensors = {}
-    for features, labels in scene.map(TestFeatures(scene), scene.test_batches):
-        add(sums, class_sums(features, labels, scene.roster.classes))
-    return factors(scene.generic[scene.rows], sums)
+    for features, labels in snapshot.map(TestFeatures(snapshot), snapshot.test_batches):
+        add(sums, class_sums(features, labels, snapshot.roster.classes))
+    return factors(snapshot.generic[snapshot.rows], sums)
 
 
 def factors(rows: Tensor, sums: Tensors) -> dict[str, Any]:
@@ -79,49 +79,49 @@ def factors(rows: Tensor, sums: Tensors) -> dict[str, Any]:
 class OwnRights:
     """Work: the correct predictions by class [G, C] of the own models of a group of clients, on the whole test set."""
 
-    scene: Scene
+    snapshot: Snapshot
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Tensor:
-        how = self.scene.how
-        start = how.own(workspace, clients, workspace.models(self.scene.state.model, clients))
+        how = self.snapshot.how
+        start = how.own(workspace, clients, workspace.models(self.snapshot.state.model, clients))
         ((_, models),) = own_models(workspace, clients, start, how, [how.epochs])
         return right_by_class(workspace, clients, models, how.batch_size)[0]
 
     def for_clients(self, clients: Sequence[int]) -> OwnRights:
-        return OwnRights(self.scene.for_clients(clients))
+        return OwnRights(self.snapshot.for_clients(clients))
 
 
 @analysis("cross_client", when="end")
-def cross_client(scene: Scene) -> dict[str, Any]:
+def cross_client(snapshot: Snapshot) -> dict[str, Any]:
     """P-FL of every client's own model (row) for the mix of classes of every client (column), for at most 100 clients,
     drawn once (spec 13)."""
-    clients = drawn(scene, _MOST_MODELS)
-    rights = torch.cat([rights.cpu() for rights in scene.map(OwnRights(scene), clients)])
-    there, counts = test_counts_of(scene.engine), class_counts_of(scene.engine, clients)
-    return {"clients": list(clients), "accuracy": [plain(weigh(right, there, counts)) for right in rights]}
+    clients = drawn_clients(snapshot, _MOST_MODELS)
+    rights = torch.cat([rights.cpu() for rights in snapshot.map(OwnRights(snapshot), clients)])
+    there, counts = test_counts_of(snapshot.engine), class_counts_of(snapshot.engine, clients)
+    return {"clients": list(clients), "accuracy": [plain(weighted_accuracy(right, there, counts)) for right in rights]}
 
 
-def drawn(scene: Scene, most: int) -> tuple[int, ...]:
+def drawn_clients(snapshot: Snapshot, most: int) -> tuple[int, ...]:
     """At most this many of the clients that are measured, drawn at random."""
-    if len(scene.clients) <= most:
-        return scene.clients
-    rng = numpy_generator(scene.seed, "analysis", "clients")
-    return tuple(sorted(rng.choice(scene.clients, most, replace=False).tolist()))
+    if len(snapshot.clients) <= most:
+        return snapshot.clients
+    rng = numpy_generator(snapshot.seed, "analysis", "clients")
+    return tuple(sorted(rng.choice(snapshot.clients, most, replace=False).tolist()))
 
 
 @analysis("tsne", when="end")
-def tsne(scene: Scene) -> dict[str, Any]:
+def tsne(snapshot: Snapshot) -> dict[str, Any]:
     """Test features of the generic model in two dimensions, by scikit-learn's t-SNE, for at most 1000 samples; with the
     superclasses if the data have some (CIFAR-100) (spec 13)."""
     from sklearn.manifold import TSNE
 
-    batches = scene.test_batches[: -(-_MOST_POINTS // scene.how.batch_size)]
-    features, labels = zip(*scene.map(TestFeatures(scene), batches), strict=True)
+    batches = snapshot.test_batches[: -(-_MOST_POINTS // snapshot.how.batch_size)]
+    features, labels = zip(*snapshot.map(TestFeatures(snapshot), batches), strict=True)
     points = torch.cat(features)[:_MOST_POINTS].cpu().numpy()
     fine = torch.cat(labels)[:_MOST_POINTS].tolist()
     perplexity = max(min(30.0, (len(points) - 1) / 3), 1.0)  # the usual 30, less if there are few points
-    model = TSNE(perplexity=perplexity, init="pca", random_state=key(scene.seed, "tsne") % 2**32)
+    model = TSNE(perplexity=perplexity, init="pca", random_state=key(snapshot.seed, "tsne") % 2**32)
     placed = torch.from_numpy(model.fit_transform(points))
     found = {"x": plain(placed[:, 0]), "y": plain(placed[:, 1]), "label": fine}
-    coarse = scene.roster.superclasses
+    coarse = snapshot.roster.superclasses
     return {**found, "coarse": [coarse[label] for label in fine]} if coarse else found

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from torso.engine import SERVER, Workspace
-from torso.measure.accuracy import generic_answer, mean_loss
-from torso.measure.analyses.base import Part, RoundAnalysis, Scene, analysis, plain
+from torso.measure.accuracy import generic_prediction, mean_loss
+from torso.measure.analyses.base import GroupResult, RoundAnalysis, Snapshot, analysis, plain
 from torso.measure.mixes import look_at_test, right_by_class
 from torso.nets import Tensors
 
@@ -46,15 +46,15 @@ def feature_norms(
 class GenericNorms:
     """Work: the sum of ‖f(x)‖ for the generic model, over a group of batches of the test set."""
 
-    scene: Scene
+    snapshot: Snapshot
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> float:
-        model = workspace.models(self.scene.generic, [SERVER], kept=False)
-        total, _ = feature_norms(workspace, 1, model, self.scene.how.batch_size, clients)
+        model = workspace.models(self.snapshot.generic, [SERVER], kept=False)
+        total, _ = feature_norms(workspace, 1, model, self.snapshot.how.batch_size, clients)
         return float(total.sum())
 
     def for_clients(self, clients: Sequence[int]) -> GenericNorms:
-        return GenericNorms(self.scene.for_clients(()))  # "clients" are numbers of batches
+        return GenericNorms(self.snapshot.for_clients(()))  # "clients" are numbers of batches
 
 
 @analysis("norms", when="round")
@@ -62,22 +62,22 @@ class Norms(RoundAnalysis):
     """Norms of head rows and of test features: of local models for classes that the client trains on (seen) and for
     others (unseen), mean over participants; and of the generic model after aggregation (spec 13)."""
 
-    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, snapshot: Snapshot) -> GroupResult:
         known = known_classes(workspace, clients)
-        rows = local[scene.rows].norm(dim=-1)  # [G, C]
-        total, there = feature_norms(workspace, len(clients), local, scene.how.batch_size)
+        rows = local[snapshot.rows].norm(dim=-1)  # [G, C]
+        total, there = feature_norms(workspace, len(clients), local, snapshot.how.batch_size)
         found = {}
         for name, where in (("seen", known), ("unseen", ~known)):
             found[f"local_{name}_weight"] = mean_where(rows, where)
             found[f"local_{name}_feature"] = (total * where).sum(dim=1) / (there * where).sum(dim=1)
-        return Part(found)
+        return GroupResult(found)
 
-    def sum_up(self, values: Tensors, sums: Tensors, scene: Scene) -> dict[str, Any]:
-        features = sum(scene.map(GenericNorms(scene), scene.test_batches))
+    def sum_up(self, values: Tensors, sums: Tensors, snapshot: Snapshot) -> dict[str, Any]:
+        features = sum(snapshot.map(GenericNorms(snapshot), snapshot.test_batches))
         return {
-            **super().sum_up(values, sums, scene),
-            "global_weight": plain(scene.generic[scene.rows].norm(dim=-1).mean()),
-            "global_feature": plain(features / scene.roster.test_samples),
+            **super().sum_up(values, sums, snapshot),
+            "global_weight": plain(snapshot.generic[snapshot.rows].norm(dim=-1).mean()),
+            "global_feature": plain(features / snapshot.roster.test_samples),
         }
 
 
@@ -88,11 +88,11 @@ class ClassCurves(RoundAnalysis):
 
     every_epoch: ClassVar[bool] = True
 
-    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, snapshot: Snapshot) -> GroupResult:
         known = known_classes(workspace, clients)
-        right, there = right_by_class(workspace, clients, local, scene.how.batch_size)
+        right, there = right_by_class(workspace, clients, local, snapshot.how.batch_size)
         sides = {"seen": known, "unseen": ~known}
-        return Part({name: 100 * (right * w).sum(dim=1) / (there * w).sum(dim=1) for name, w in sides.items()})
+        return GroupResult({name: 100 * (right * w).sum(dim=1) / (there * w).sum(dim=1) for name, w in sides.items()})
 
 
 @analysis("drift_variance", when="round")
@@ -100,11 +100,11 @@ class DriftVariance(RoundAnalysis):
     """The spread of the participants' models: the variance over participants of each trained parameter, mean over
     parameters; and the mean accuracy of local models on the whole test set (spec 13)."""
 
-    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, snapshot: Snapshot) -> GroupResult:
         # a variance does not depend on the point from which it is measured; near the models, the sums lose no digits
-        moves = {name: (local[name] - scene.state.model[name]).double() for name in scene.parameters}
-        right, there = right_by_class(workspace, clients, local, scene.how.batch_size, generic_answer)
-        return Part(
+        moves = {name: (local[name] - snapshot.state.model[name]).double() for name in snapshot.parameters}
+        right, there = right_by_class(workspace, clients, local, snapshot.how.batch_size, generic_prediction)
+        return GroupResult(
             {"local_generic": 100 * right.sum(dim=1) / there.sum()},
             {
                 **{f"sum {name}": move.sum(dim=0) for name, move in moves.items()},
@@ -112,12 +112,12 @@ class DriftVariance(RoundAnalysis):
             },
         )
 
-    def sum_up(self, values: Tensors, sums: Tensors, scene: Scene) -> dict[str, Any]:
+    def sum_up(self, values: Tensors, sums: Tensors, snapshot: Snapshot) -> dict[str, Any]:
         count = len(values["local_generic"])
-        means = {name: sums[f"sum {name}"] / count for name in scene.parameters}
+        means = {name: sums[f"sum {name}"] / count for name in snapshot.parameters}
         variances = [(sums[f"squares {n}"] / count - mean.square()).sum() for n, mean in means.items()]
         size = sum(mean.numel() for mean in means.values())
-        return {"variance": plain(torch.stack(variances).sum() / size), **super().sum_up(values, sums, scene)}
+        return {"variance": plain(torch.stack(variances).sum() / size), **super().sum_up(values, sums, snapshot)}
 
 
 @analysis("regularization", when="round", whole_test=False)
@@ -126,18 +126,18 @@ class Regularization(RoundAnalysis):
     training. w̄ is the generic model after aggregation; w_k is the client's own model if the method keeps one (Ditto's
     PM), else its local model (spec 13)."""
 
-    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
-        model = {**local, **scene.own_models(workspace, clients)}
+    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, snapshot: Snapshot) -> GroupResult:
+        model = {**local, **snapshot.own_models(workspace, clients)}
         deck = workspace.train_deck(clients)
-        squares = [(model[n] - scene.generic[n]).flatten(1).square().sum(dim=1) for n in scene.parameters]
-        return Part(
+        squares = [(model[n] - snapshot.generic[n]).flatten(1).square().sum(dim=1) for n in snapshot.parameters]
+        return GroupResult(
             {
-                "loss": mean_loss(workspace.context, deck, model, scene.how.batch_size),
+                "loss": mean_loss(workspace.context, deck, model, snapshot.how.batch_size),
                 "distance": torch.stack(squares).sum(dim=0),
                 "samples": torch.tensor(deck.sizes, dtype=torch.float64, device=deck.index.device),
             }
         )
 
-    def sum_up(self, values: Tensors, sums: Tensors, scene: Scene) -> dict[str, Any]:
+    def sum_up(self, values: Tensors, sums: Tensors, snapshot: Snapshot) -> dict[str, Any]:
         shares = values["samples"] / values["samples"].sum()
         return {name: plain((shares * values[name]).sum()) for name in ("loss", "distance")}

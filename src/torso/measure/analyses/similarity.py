@@ -13,8 +13,8 @@ from torch import Tensor
 from torso.engine import Workspace
 from torso.learn.local import learn_by_epoch
 from torso.learn.task import LocalTask
-from torso.measure.analyses.base import Scene, analysis, plain
-from torso.measure.analyses.models import drawn
+from torso.measure.analyses.base import Snapshot, analysis, plain
+from torso.measure.analyses.models import drawn_clients
 from torso.nets import Tensors, learnable
 from torso.server.sums import add
 
@@ -27,33 +27,33 @@ class UnitSums:
     """Work: fine-tune the generic model for a group of clients, and sum w_k/‖w_k‖ of each layer over them after each
     epoch."""
 
-    scene: Scene
+    snapshot: Snapshot
     layers: tuple[str, ...]
 
     def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Tensors:
-        how = self.scene.how
+        how = self.snapshot.how
         task = LocalTask(
             workspace.context, workspace.train_deck(clients), how.finetune(_EPOCHS), how.settings, how.shuffle
         )
         sums: Tensors = {}
-        for learned in learn_by_epoch(task, workspace.models(self.scene.generic, clients, kept=False)):
+        for learned in learn_by_epoch(task, workspace.models(self.snapshot.generic, clients, kept=False)):
             for name in self.layers if learned.epochs else ():
                 sums[f"{learned.epochs} {name}"] = F.normalize(learned.tensors[name].flatten(1), dim=1).sum(dim=0)
         return sums
 
     def for_clients(self, clients: Sequence[int]) -> UnitSums:
-        return UnitSums(self.scene.for_clients(clients), self.layers)
+        return UnitSums(self.snapshot.for_clients(clients), self.layers)
 
 
 @analysis("layer_similarity", when="end", of_tuning=True, whole_test=False)
-def layer_similarity(scene: Scene) -> dict[str, Any]:
+def layer_similarity(snapshot: Snapshot) -> dict[str, Any]:
     """Cosine between the clients' weights of each layer after each of 20 epochs of fine-tuning from the same generic
     model, mean over all pairs of at most 45 clients (spec 13)."""
-    clients = drawn(scene, _MOST_CLIENTS)
-    weights = learnable(scene.net, scene.generic)
-    layers = tuple(n for n in weights if n.endswith("weight") and scene.generic[n].ndim > 1)
+    clients = drawn_clients(snapshot, _MOST_CLIENTS)
+    weights = learnable(snapshot.net, snapshot.generic)
+    layers = tuple(n for n in weights if n.endswith("weight") and snapshot.generic[n].ndim > 1)
     sums: Tensors = {}
-    for part in scene.map(UnitSums(scene, layers), clients):
+    for part in snapshot.map(UnitSums(snapshot, layers), clients):
         add(sums, part)
     epochs = sorted({int(name.partition(" ")[0]) for name in sums})
     cosines = [[mean_cosine(sums[f"{epoch} {name}"], len(clients)) for name in layers] for epoch in epochs]

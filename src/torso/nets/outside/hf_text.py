@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from torso.data.inputs import Input, Tokens
-from torso.data.tokenizers import FromFile
+from torso.data.tokenizers import FileTokenizer
 from torso.data.wants import Wants
 from torso.errors import RequestError
 from torso.nets.body import Body
@@ -87,7 +87,7 @@ class TextEncoder:
         return Wants(by=self.key, tokenizer=self.tokenizer, lr=FINE_TUNING_RATE if weights else 0.0)
 
     @property
-    def tokenizer(self) -> FromFile:
+    def tokenizer(self) -> FileTokenizer:
         """The tokenizer of the folder."""
         return _tokenizer(self.folder, self.key, self.most_tokens)
 
@@ -185,7 +185,7 @@ def _width(encoder: nn.Module, key: str) -> int:
 
 
 @cache
-def _tokenizer(folder: Path, key: str, most: int) -> FromFile:
+def _tokenizer(folder: Path, key: str, most: int) -> FileTokenizer:
     """The tokenizer of a folder. `most`: the largest number of tokens, if that is less than the other limits."""
     path = folder / _TOKENIZER
     config = read_json(folder, CONFIG, key)
@@ -210,7 +210,7 @@ def _tokenizer(folder: Path, key: str, most: int) -> FromFile:
         positions -= pad + 1
     limits = [positions, most, about.get("model_max_length")]
     length = min(int(limit) for limit in limits if isinstance(limit, int | float) and limit >= 1)
-    return FromFile(content, vocabulary, pad, min(length, _HUGE), key)
+    return FileTokenizer(content, vocabulary, pad, min(length, _HUGE), key)
 
 
 def _pad(config: Mapping[str, Any], content: str, about: Mapping[str, Any]) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from torso.data.tokenizers import FromFile
+from torso.data.tokenizers import FileTokenizer
 from torso.errors import RequestError
 from torso.nets.outside.encoder import POOLINGS, Pooling
 from torso.nets.outside.hf_text import TextEncoder
@@ -75,7 +75,7 @@ class Sentence(TextEncoder):
         return "Normalize" in self._modules
 
     @property
-    def tokenizer(self) -> FromFile:
+    def tokenizer(self) -> FileTokenizer:
         found = super().tokenizer
         lower = read_json(self._root, _ABOUT, self.key, optional=True).get("do_lower_case")
         if lower and found.encode(["AB"]) != found.encode(["ab"]):

@@ -10,7 +10,7 @@ from typing import Any
 from torso.papers.board.combinations import Combination
 from torso.papers.board.definition import Point
 from torso.papers.board.trials import BoardMethod, BoardPlan, Trial
-from torso.parallel.packs import alike
+from torso.parallel.packs import stack_key
 
 
 @dataclass
@@ -71,6 +71,6 @@ def _families(contestants: Sequence[Contestant]) -> list[list[Contestant]]:
     for one in contestants:
         name = one.entry.name
         if name not in family_of:
-            family_of[name] = alike(one.plan.config(setting, one.entry, {}))
+            family_of[name] = stack_key(one.plan.config(setting, one.entry, {}))
         groups.setdefault(family_of[name], []).append(one)
     return list(groups.values())

@@ -51,7 +51,7 @@ class Space(_Strict):
     axes: dict[str, dict[str, tuple[str, ...]]]  # axis → choice → settings
 
 
-class LaterSetting(_Strict):
+class SeparateSetting(_Strict):
     """A separate setting, which does not count in the places over all settings. `--only setting=NAME` runs it."""
 
     sets: tuple[str, ...]
@@ -76,7 +76,7 @@ class Board(_Strict):
     measures: tuple[str, ...]
     config: dict[str, Any]  # what all runs have in common
     settings: dict[str, tuple[str, ...]]
-    later: dict[str, LaterSetting] = {}  # separate settings
+    later: dict[str, SeparateSetting] = {}  # separate settings
     grid: tuple[Axis, ...] = Field(min_length=1)
     entries: dict[str, tuple[str, ...]]  # preset → its further settings
     follows: dict[str, dict[str, str]] = {}  # method → one of its keys → the key of the grid whose value it takes

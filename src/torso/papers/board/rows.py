@@ -10,7 +10,7 @@ from torso.papers.board.contestants import Contestant
 from torso.papers.board.runs import BoardRuns
 from torso.papers.board.trials import BoardMethod, Trial
 from torso.papers.experiments.datasets import file_of
-from torso.papers.experiments.provenance import changed, machine_of, one_after_another
+from torso.papers.experiments.provenance import changed, machine_of, merged_machines
 from torso.papers.tables.answers import over_seeds
 from torso.results.result import Result
 
@@ -80,7 +80,7 @@ def _facts(judged: Sequence[Trial], first: Result, runs: BoardRuns) -> Row:
     config = judged[0].config
     return {
         "config": changed(config),
-        "machine": one_after_another(machine_of(runs.folder / trial.name) for trial in judged),
+        "machine": merged_machines(machine_of(runs.folder / trial.name) for trial in judged),
         "versions": dict(first.versions),
         "data": file_of(config.data.source, config.data.root),
     }

@@ -14,11 +14,11 @@ from torso.papers.board.contestants import Contestant
 from torso.papers.board.definition import CHOOSES, NAME, Point
 from torso.papers.board.trials import Trial, best_of, score
 from torso.papers.experiments.provenance import changed_as_json
-from torso.papers.experiments.reuse import finished_runs, thin, training_key
+from torso.papers.experiments.reuse import delete_large_checkpoints, finished_runs, training_key
 from torso.papers.experiments.runner import announce, finished, run_all
-from torso.parallel.pool import Crew
+from torso.parallel.pool import ProcessPool
 from torso.results.files import write_text
-from torso.results.folder import make
+from torso.results.folder import make_folder
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
 from torso.runs.run import Stopped
@@ -33,7 +33,9 @@ class BoardRuns:
     out: Path
     listener: Listener | None = None
     stop: Stop | None = None
-    hire: Callable[[], Crew | None] = lambda: None  # starts the processes that share the runs, once there are runs
+    hire: Callable[[], ProcessPool | None] = lambda: (
+        None
+    )  # starts the processes that share the runs, once there are runs
     at_once: int = 1  # how many families of methods are run together
     results: dict[str, Result | Exception] = field(default_factory=dict)  # by the name of the trial
     before: dict[str, Validation] = field(default_factory=dict)  # of tuning runs in published rows, by their names
@@ -94,7 +96,7 @@ class BoardRuns:
             for one in contestants:
                 self.recall_tuning(one)
         # no other run reuses these checkpoints, and there are about a thousand of them
-        thin([self.folder / trial.name for one in contestants for trial in one.tuning], above=0)
+        delete_large_checkpoints([self.folder / trial.name for one in contestants for trial in one.tuning], above=0)
         self.known = {key: at for key, at in (self.known or {}).items() if (at / "checkpoints").is_dir()}
 
     def _run(self, trials: Sequence[Trial], note: Callable[[], None]) -> None:
@@ -102,8 +104,8 @@ class BoardRuns:
         if waiting and self.known is None:
             self.known = finished_runs(self.out)
         known = {} if self.known is None else self.known
-        crew = self.hire() if waiting else None
-        with closing(run_all(waiting, self.folder, known, self.listener, self.stop, crew)) as ends:
+        pool = self.hire() if waiting else None
+        with closing(run_all(waiting, self.folder, known, self.listener, self.stop, pool)) as ends:
             for trial, result in ends:
                 self.results[trial.name] = result
                 note()
@@ -154,5 +156,5 @@ class BoardRuns:
         return Stopped(f"stopped with {done} runs finished in {self.folder}. The same command continues with the rest.")
 
     def write(self, name: str, data: Any) -> None:
-        make(self.folder)
+        make_folder(self.folder)
         write_text(self.folder / name, json.dumps(data, indent=1, ensure_ascii=False) + "\n")

@@ -272,7 +272,7 @@ def _signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−")  # with one digit, an end of 0.02 would look like zero
 
 
-def winners(rows: Sequence[Row], settings: Sequence[str]) -> list[str]:
+def best_section(rows: Sequence[Row], settings: Sequence[str]) -> list[str]:
     """The section on the best method in each setting and accuracy, and how many others are not clearly below it."""
     usual = usual_machine(rows)
     table: list[dict[str, object]] = []

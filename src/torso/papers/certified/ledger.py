@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torso
-from torso.data import Shelf
+from torso.data import DataCache
 from torso.errors import RequestError
 from torso.papers.certified.cells import Cell
 from torso.papers.certified.record import Record, differences
@@ -81,13 +81,13 @@ def roots(known: Iterable[Cell], root: Path | None) -> dict[str, str]:
 def run_cells(known: Iterable[Cell], there: Mapping[str, str]) -> Iterator[tuple[Cell, Record | None]]:
     """Run the cells one after another, and yield their records; None if the data are missing. Cells share what they
     read."""
-    shelf = Shelf()
+    data_cache = DataCache()
     for cell in known:
         if cell.file and cell.file not in there:
             yield cell, None
             continue
         config = cell.config(there.get(cell.file, ""))
-        yield cell, Record.of(torso.run(config, federation=data_of(config, shelf)))
+        yield cell, Record.of(torso.run(config, federation=data_of(config, data_cache)))
 
 
 def moved(ledger: Ledger, known: Iterable[Cell], there: Mapping[str, str]) -> tuple[dict[str, list[str]], list[str]]:

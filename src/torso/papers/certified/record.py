@@ -16,7 +16,7 @@ import numpy as np
 
 from torso.data.fingerprint import Fingerprint
 from torso.personal.state import State
-from torso.results.checksums import of_data, of_model, tensors_of
+from torso.results.checksums import data_checksum, model_checksum, tensors_of
 from torso.results.result import Result
 
 NEAR = 3e-4  # of the norm; on the code paths that were tried these cells differ by at most 1.1e-4
@@ -39,8 +39,8 @@ class Record:
         assert result.state is not None
         assert result.federation is not None
         accuracy = {name: round(found.mean, 4) for name, found in sorted(result.accuracy.items())}
-        data = of_data(Fingerprint.of(result.federation))
-        return cls(result.status, data, of_model(result.state), sketch(result.state), accuracy)
+        data = data_checksum(Fingerprint.of(result.federation))
+        return cls(result.status, data, model_checksum(result.state), sketch(result.state), accuracy)
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Record:

@@ -25,7 +25,7 @@ from torso.papers.experiments.estimate import Rate, rate_of, seconds
 from torso.papers.tables import collect
 from torso.papers.tables.answers import Answer, read
 from torso.papers.tables.plan import TableRun
-from torso.results.checksums import of_model
+from torso.results.checksums import model_checksum
 from torso.runs.devices import device_named
 
 LEAST = 2.0  # points: two sessions on one accelerator can differ by this much at one seed
@@ -151,7 +151,7 @@ def _again(number: Number, data: Mapping[str, str], device: str) -> Outcome:
     model = number.answer.get("sha256", {}).get(str(number.seed), {}).get("model")
     if model and _made_here(number.answer, config):
         assert result.state is not None
-        same = of_model(result.state) == model and abs(value - number.recorded) < 1e-4
+        same = model_checksum(result.state) == model and abs(value - number.recorded) < 1e-4
         return Outcome(number.name, recorded, now, "same bits", "" if same else "other bits")
     apart = abs(value - number.recorded)
     wrong = "" if apart <= allowed else f"{apart:.1f} points apart"

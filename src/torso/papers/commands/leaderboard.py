@@ -20,10 +20,10 @@ from torso.papers.commands.options import (
     Processes,
     Root,
     Sets,
-    departure,
     end,
-    make_room,
+    note_on_sets,
     said_sets,
+    widen_to,
 )
 from torso.plugins import Plugins, load_plugins
 from torso.report.options import Json, Quiet
@@ -81,7 +81,7 @@ def leaderboard(
     from torso.papers.board.search import run_search
     from torso.papers.board.trials import BoardPlan
     from torso.papers.commands.progress import TableBar, TableLines
-    from torso.parallel.hire import crew, filling
+    from torso.parallel.hire import pool, processes_for
 
     load_plugins(plugin)
     plan = BoardPlan(load(), tuple(said_sets(sets, device, precision)))
@@ -94,8 +94,8 @@ def leaderboard(
     published = read()["board"]
     with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop), ExitStack() as stack:
         run = chosen[0].tuning[0].config.run
-        share = processes or filling(run)
-        hire = cache(lambda: stack.enter_context(crew(run, share)))
+        share = processes or processes_for(run)
+        hire = cache(lambda: stack.enter_context(pool(run, share)))
         workers = (run.ray.workers or 4) if run.engine == "ray" else share
         # a family makes about two packs: twice as many families as workers keep all processes busy
         runs = BoardRuns(out, listener, stop, hire, 2 * workers if workers > 1 else 1)
@@ -104,7 +104,7 @@ def leaderboard(
         else:
             known = {(setting, entry.name) for setting, entry, _ in whole}
             rows = run_leaderboard(chosen, runs, seeds, known, published if go_on else ())
-            rows += [] if departure(sets) else beside(rows, published)
+            rows += [] if note_on_sets(sets) else beside(rows, published)
     if as_json:
         print(json.dumps(found if search else rows))
     elif search:
@@ -210,7 +210,7 @@ def _print_board(rows: Sequence[Mapping[str, Any]], sets: Sequence[str]) -> None
         there = in_setting(rows, setting)
         shown = worth_showing(there)
         table = view([{**line(row, there), **marked(row), "chosen": spoken_point(row["chosen"])} for row in shown])
-        make_room(console, table)
+        widen_to(console, table)
         console.print(f"[bold]{setting}[/bold]", highlight=False)
         console.print(table, highlight=False)
         if more := len(there) - len(shown):
@@ -227,7 +227,7 @@ def _print_board(rows: Sequence[Mapping[str, Any]], sets: Sequence[str]) -> None
     )
     if said := origins(rows):
         console.print(f"{MARK} published with Torso, of {said}", highlight=False, soft_wrap=True)
-    if told := departure(sets):
+    if told := note_on_sets(sets):
         console.print(told, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -236,7 +236,7 @@ def _print_search(found: Mapping[str, Any]) -> None:
 
     console = Console()
     table = view(searched(found))
-    make_room(console, table)
+    widen_to(console, table)
     console.print("[bold]tried on validation data[/bold]: generic + personalised, at the best point of the grid")
     console.print(table, highlight=False)
     for one in found["refused"]:

@@ -30,7 +30,7 @@ def said_sets(sets: Sequence[str], device: str, precision: str) -> list[str]:
     return [*sets, *(f"{key}={value}" for key, value in own.items() if value)]
 
 
-def departure(sets: Sequence[str]) -> str:
+def note_on_sets(sets: Sequence[str]) -> str:
     """A note on what --set changes in the runs; empty if it changes only where and how they run."""
     keys = [said for said in sets if not said.strip().startswith(("run.", "data.root"))]
     return f"changed here: {', '.join(keys)}; these are not the numbers of the recipe" if keys else ""
@@ -43,7 +43,7 @@ def end(broken: Mapping[str, Exception]) -> NoReturn:
     raise typer.Exit(1 if broken else 0)
 
 
-def make_room(console: Console, table: Table) -> None:
+def widen_to(console: Console, table: Table) -> None:
     """If the output is a file, widen the console to the table, so that no cell is cut."""
     if not console.is_terminal:
         room = console.options.update_width(10_000)

@@ -17,10 +17,10 @@ from torso.papers.commands.options import (
     Processes,
     Root,
     Sets,
-    departure,
     end,
-    make_room,
+    note_on_sets,
     said_sets,
+    widen_to,
 )
 from torso.report.options import Json, Quiet
 from torso.report.watching import watching
@@ -95,11 +95,11 @@ def reproduce(
         return
     from torso.papers.commands.progress import TableBar, TableLines
     from torso.papers.tables.reproduce import reproduce as run_table
-    from torso.parallel.hire import filling
+    from torso.parallel.hire import processes_for
 
     with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop):
         whole = _whole(made, out, said, data_root)
-        count = processes or filling(made.runs[0].config.run)
+        count = processes or processes_for(made.runs[0].config.run)
         done = run_table(made, out, whole=whole, listener=listener, stop=stop, processes=count)
     if as_json:
         print(json.dumps(done.answers))
@@ -197,9 +197,9 @@ def _print_table(console: Console, made: TablePlan, answers: list[dict[str, obje
 
     recipe = made.recipe
     table = view(recipe, answers)
-    make_room(console, table)
+    widen_to(console, table)
     title = f"[bold]{recipe.name}[/bold]  {recipe.title}: ours (published, difference)"
     console.print(title, highlight=False, soft_wrap=True)
     console.print(table, highlight=False)
-    for note in [*filter(None, [departure(sets)]), *notes(recipe, answers)]:
+    for note in [*filter(None, [note_on_sets(sets)]), *notes(recipe, answers)]:
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from torso.papers.experiments.provenance import note_machine
 from torso.papers.experiments.runner import NamedConfig
-from torso.parallel.pool import Crew
+from torso.parallel.pool import ProcessPool
 from torso.parallel.together import run_together
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
@@ -44,7 +44,7 @@ def run_in_time(
     note: Callable[[T, Result | Exception], None],
     say: Callable[[str], None],
     *,
-    crew: Crew | None,
+    pool: ProcessPool | None,
     listener: Listener | None = None,
     clients: int | None = None,
 ) -> bool:
@@ -52,7 +52,7 @@ def run_in_time(
     `clients`: as in `run_together`."""
     configs, places = [trial.config for trial in trials], [work / trial.name for trial in trials]
     say(f"{stop.passed:5.0f} s: {len(trials)} runs, the first is {trials[0].name}")
-    ends = run_together(configs, places, listener=listener, stop=stop, clients=clients, after=note_machine, crew=crew)
+    ends = run_together(configs, places, listener=listener, stop=stop, clients=clients, after=note_machine, pool=pool)
     try:
         with closing(ends):
             for number, result in ends:

@@ -18,10 +18,10 @@ import torch
 
 from torso.config import Config
 from torso.data.inputs import Floats, as_input
-from torso.data.tokenizers import Words
+from torso.data.tokenizers import WordTokenizer
 from torso.data.tokens import Tokens
 from torso.engine.bench import steps
-from torso.methods.starts import Pace
+from torso.methods.starts import TrainingPlan
 from torso.nets import LinearHead, build, learnable, wants_of
 from torso.nets.flops import step_flops
 from torso.papers.experiments.datasets import KNOWN
@@ -94,7 +94,7 @@ def sample_flops(body: str, size: int = 0, text: bool = False, encoded: bool = F
     """Floating-point operations of training on one sample: an image with `size` pixels a side (0: as the data sets
     here have), a text, or the features of an encoder."""
     image = (1, 28, 28) if body in ("conv3", "rod-mnist", "rod-mnist-dropout") else (3, size or 32, size or 32)
-    words = wants_of(body).tokenizer or Words(_VOCABULARY)
+    words = wants_of(body).tokenizer or WordTokenizer(_VOCABULARY)
     input = Tokens(min(_TOKENS, words.length), words.vocabulary, words.pad) if text else as_input(image)
     input = Floats((_FEATURES,)) if encoded else input
     net = build(body, 10, input, LinearHead(), seed=0)
@@ -134,7 +134,10 @@ def longest(config: Config) -> float:
 def trained_on(config: Config, begun: bool = False) -> float:
     """How many images all rounds train on, with repetitions. `begun`: another run has done the first stage."""
     method, train = config.method, config.train
-    earlier, rounds = method.start.earlier(), method.start.pace(Pace(train.rounds, train.lr, train.schedule)).rounds
+    earlier, rounds = (
+        method.start.earlier(),
+        method.start.pace(TrainingPlan(train.rounds, train.lr, train.schedule)).rounds,
+    )
     if earlier is not None and not begun:
         rounds += earlier.rounds or train.rounds
     epochs = sum(phase.epochs or train.local_epochs for phase in method.train if phase.part != "none")

@@ -10,7 +10,7 @@ from pathlib import Path
 from torso.errors import TorsoError
 
 
-def go(work: Callable[[argparse.Namespace], int], said: argparse.Namespace) -> int:
+def run_command(work: Callable[[argparse.Namespace], int], said: argparse.Namespace) -> int:
     """Run a command and return its exit status. An error is printed in one line."""
     try:
         return work(said)

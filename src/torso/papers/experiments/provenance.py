@@ -70,10 +70,10 @@ def note_machine(config: Config, folder: Path) -> None:
     path, result = folder / "machine.json", folder / "result.json"
     if path.exists() and result.exists() and path.stat().st_mtime >= result.stat().st_mtime:
         return  # the run was finished before
-    write_text(path, json.dumps(one_after_another([machine_of(folder), machine(config)])) + "\n")
+    write_text(path, json.dumps(merged_machines([machine_of(folder), machine(config)])) + "\n")
 
 
-def one_after_another(machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
+def merged_machines(machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """The machines merged into one record: where they differ, it names each in turn (`cuda, then CPU`)."""
     found: dict[str, str] = {}
     for each in machines:

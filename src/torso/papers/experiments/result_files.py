@@ -35,7 +35,7 @@ def _short_lists(text: str) -> str:
     return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
 
 
-def pack(folder: Path, archive: Path) -> None:
+def write_archive(folder: Path, archive: Path) -> None:
     """Write all json files of the folder into one archive."""
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive, "w:gz") as file:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torso.config import Config
 from torso.errors import TorsoError
-from torso.measure.analyses import of_rounds
+from torso.measure.analyses import round_analyses
 from torso.personal import FineTune, Kept, Personal
 from torso.results.checkpoint import adopt
 from torso.results.data_file import DATA
@@ -33,7 +33,7 @@ def training_key(config: Config) -> str:
     """A key that is equal for configs with the same rounds. Measures after the last round do not count, measures
     between rounds do."""
     method, measure = config.method, config.measure
-    if measure.every or of_rounds(measure.analyses):
+    if measure.every or round_analyses(measure.analyses):
         return fingerprint(config.model_copy(update={"method": replace(method, name="custom")}))
     inert = type(method.personal) in (FineTune, Personal, Kept) and not method.personal.keeps
     plain = replace(method, name="custom", personal=FineTune() if inert else method.personal)
@@ -86,7 +86,7 @@ def begin_at(donor: Path, config: Config, out: Path) -> None:
         shutil.copyfile(donor / "machine.json", out / "machine.json")
 
 
-def thin(folders: Iterable[Path], above: int | None = None) -> None:
+def delete_large_checkpoints(folders: Iterable[Path], above: int | None = None) -> None:
     """Delete the checkpoints of these finished runs that have more than `above` bytes (default: 256 MiB), to save disk
     space."""
     most = _LARGE if above is None else above

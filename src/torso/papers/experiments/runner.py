@@ -12,8 +12,8 @@ import torch
 from torso.config import Config
 from torso.errors import RequestError, TorsoError
 from torso.papers.experiments.provenance import note_machine
-from torso.papers.experiments.reuse import begin_at, opening_key, thin, training_key
-from torso.parallel.pool import Crew, light
+from torso.papers.experiments.reuse import begin_at, delete_large_checkpoints, opening_key, training_key
+from torso.parallel.pool import ProcessPool, without_models
 from torso.parallel.together import run_together
 from torso.results.folder import RunFolder
 from torso.results.result import Result
@@ -52,7 +52,7 @@ def run_all(
     known: dict[str, Path],
     listener: Listener | None,
     stop: Stop | None,
-    crew: Crew | None = None,
+    pool: ProcessPool | None = None,
 ) -> Generator[tuple[P, Result | Exception], None, None]:
     """Run the configs below the folder, and yield each with its result as it ends. A run that breaks does not end the
     others.
@@ -62,12 +62,12 @@ def run_all(
     `known`: training key → folder of a finished run to begin at (`finished_runs`). Runs that finish here are added."""
     for wave in waves(waiting, folder, known):
         configs, places = [run.config for run in wave], [folder / run.name for run in wave]
-        ends = run_together(configs, places, listener=listener, stop=stop, after=note_machine, crew=crew)
+        ends = run_together(configs, places, listener=listener, stop=stop, after=note_machine, pool=pool)
         with closing(ends):
             for number, result in ends:
                 _check(result, wave[number])
-                yield wave[number], light(result) if isinstance(result, Result) else result
-                thin([places[number]])
+                yield wave[number], without_models(result) if isinstance(result, Result) else result
+                delete_large_checkpoints([places[number]])
 
 
 def _check(result: Result | Exception, run: NamedConfig) -> None:

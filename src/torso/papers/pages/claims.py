@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torso.papers.pages.glance import summed
+from torso.papers.pages.glance import claims_in_words
 from torso.papers.tables.answers import Answer
 from torso.papers.tables.claims import OWN, Verdict, claims, judge
 from torso.papers.tables.pairs import Tally
@@ -58,7 +58,7 @@ def verdicts(tables: Mapping[str, Sequence[Answer]]) -> list[Verdict]:
 def page(tables: Mapping[str, Sequence[Answer]]) -> str:
     """The text of claims.md. `tables`: the answers of every table, whether it has been run or not."""
     found = verdicts(tables)
-    lines = [_HEAD, summed(found), ""]
+    lines = [_HEAD, claims_in_words(found), ""]
     for paper in dict.fromkeys(verdict.claim.paper for verdict in found):
         rows = [_row(verdict) for verdict in found if verdict.claim.paper == paper]
         lines += [f"## {paper}", "", markdown(rows), ""]

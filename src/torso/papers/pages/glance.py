@@ -32,7 +32,7 @@ def glance(tables: Mapping[str, Sequence[Answer]], verdicts: Sequence[Verdict]) 
     rows = [_row(key, paper, tables, verdicts) for key, paper in PAPERS.items()]
     shown = [f"![{paper}: ours against published]({key}.svg)" for key, paper in PAPERS.items() if of(key, tables)]
     pictures = [line for picture in shown for line in (picture, "")]
-    return [summed(verdicts), "", markdown(rows), "", *_WORDS, "", *_variants(tables), *pictures]
+    return [claims_in_words(verdicts), "", markdown(rows), "", *_WORDS, "", *_variants(tables), *pictures]
 
 
 _WORDS = [
@@ -42,7 +42,7 @@ _WORDS = [
 ]
 
 
-def summed(verdicts: Sequence[Verdict]) -> str:
+def claims_in_words(verdicts: Sequence[Verdict]) -> str:
     """A sentence with the number of claims of all papers that hold, hold in part, do not hold or have no evidence."""
     counts = _outcomes(verdicts)
     untested = counts.pop("no evidence yet")

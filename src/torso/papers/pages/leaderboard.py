@@ -26,7 +26,7 @@ from torso.papers.board.standings import (
     untried,
 )
 from torso.papers.board.trials import later_presets, presets
-from torso.papers.board.verdict import answer, mark, usual_machine, where, winners
+from torso.papers.board.verdict import answer, best_section, mark, usual_machine, where
 from torso.papers.experiments.datasets import caveats_of
 from torso.papers.experiments.provenance import machines_and_versions
 from torso.papers.pages.leaderboard_picture import picture
@@ -144,7 +144,7 @@ def _results(rows: Rows, board: Board) -> list[str]:
     settings = list(_by_setting(rows, board))
     usual = usual_machine(rows)
     odd = {str(row["method"]) for row in rows if mark(row, usual)}
-    said = [*winners(rows, settings), "## Over all settings", ""]
+    said = [*best_section(rows, settings), "## Over all settings", ""]
     places = overall(rows, settings)
     if places:
         said += [f"The mean place over {listed(settings)}; 1 is the best. Sorted by the sum of the three. {MEANS}", ""]

@@ -59,10 +59,10 @@ def print_tables(rows: list[dict[str, Any]], rate: Rate) -> None:
         if not row["runs"]:
             reason = next(iter(row["cannot_run"]))
             console.print(f"{row['table']} cannot be run: {REASONS[reason]}", highlight=False, soft_wrap=True)
-    console.print(said_of_rate(rate), highlight=False, soft_wrap=True)
+    console.print(rate_note(rate), highlight=False, soft_wrap=True)
 
 
-def said_of_rate(rate: Rate) -> str:
+def rate_note(rate: Rate) -> str:
     """A line on how the times were estimated."""
     how = "rates measured at bf16" if rate.known else "one second of steps of conv4, scaled by operations"
     return (

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from torso.papers.experiments.datasets import data_root, known_roots
 from torso.papers.experiments.deadline import Deadline
-from torso.papers.experiments.evidence_command import common_options, go
-from torso.papers.experiments.result_files import pack
+from torso.papers.experiments.evidence_command import common_options, run_command
+from torso.papers.experiments.result_files import write_archive
 from torso.papers.pretrained.cells import Plan
 from torso.papers.pretrained.definition import FILE, Block, load
 from torso.papers.pretrained.estimate import print_estimate
@@ -23,7 +23,7 @@ FOLDER = Path("docs") / "pretrained"
 
 
 def main(words: Sequence[str]) -> int:
-    return go(_go, _parser().parse_args(words))
+    return run_command(_go, _parser().parse_args(words))
 
 
 def _go(said: argparse.Namespace) -> int:
@@ -48,15 +48,15 @@ def _roots(given: Sequence[Path]) -> dict[str, str]:
 
 
 def _run(plan: Plan, blocks: Sequence[Block], said: argparse.Namespace) -> int:
-    from torso.parallel.hire import filling
+    from torso.parallel.hire import processes_for
 
     runs = Runs(plan, said.folder, Deadline(said.seconds), say=lambda text: print(text, flush=True))
     run = plan.final(cell := plan.cells(blocks[0])[0], plan.points(cell)[0], 0).config.run if blocks else None
     try:
-        done = runs.go(blocks, said.processes or (filling(run) if run else 1))
+        done = runs.go(blocks, said.processes or (processes_for(run) if run else 1))
     finally:
         if said.pack:
-            pack(said.folder, said.pack)
+            write_archive(said.folder, said.pack)
     for name, why in runs.broken.items():
         print(f"not done: {name}: {why}")
     print(f"{'all is done' if done else 'not all is done'} after {runs.stop.passed:.0f} s; {said.folder}")

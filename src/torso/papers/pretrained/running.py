@@ -13,8 +13,8 @@ from torso.papers.experiments.result_files import Record
 from torso.papers.pretrained import records
 from torso.papers.pretrained.cells import Cell, Plan, Trial
 from torso.papers.pretrained.definition import Block
-from torso.parallel.hire import crew
-from torso.parallel.pool import Crew
+from torso.parallel.hire import pool
+from torso.parallel.pool import ProcessPool
 from torso.results.result import Result
 from torso.runs.events import Listener
 
@@ -46,7 +46,7 @@ class Runs:
         if possible:
             cell = self.plan.cells(possible[0])[0]
             run = self.plan.final(cell, self.plan.points(cell)[0], 0).config.run
-            with crew(run, processes) as workers:
+            with pool(run, processes) as workers:
                 for number in range(len(possible) + 2):
                     trials = list(self._wave(possible, number))
                     if trials and not self._run(trials, workers):
@@ -98,10 +98,10 @@ class Runs:
         trials = [self.plan.final(cell, points[0] if point is None else point, seed) for seed in range(seeds)]
         return [trial for trial in trials if not records.knows(known, trial)]
 
-    def _run(self, trials: Sequence[Trial], workers: Crew | None) -> bool:
+    def _run(self, trials: Sequence[Trial], workers: ProcessPool | None) -> bool:
         """Run the trials; False if time was up."""
         return run_in_time(
-            trials, self.plan.work, self.stop, self._note, self.say, crew=workers, listener=self.listener
+            trials, self.plan.work, self.stop, self._note, self.say, pool=workers, listener=self.listener
         )
 
     def _note(self, trial: Trial, result: Result | Exception) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from torso.errors import RequestError, did_you_mean
 from torso.papers.experiments.datasets import data_root, known_roots
 from torso.papers.experiments.deadline import Deadline
-from torso.papers.experiments.evidence_command import common_options, go
-from torso.papers.experiments.result_files import pack
+from torso.papers.experiments.evidence_command import common_options, run_command
+from torso.papers.experiments.result_files import write_archive
 from torso.papers.robust.cells import Plan
 from torso.papers.robust.definition import FILE, Evidence, load
 from torso.papers.robust.running import Runs
@@ -24,7 +24,7 @@ FOLDER = Path("docs") / "robustness"
 
 
 def main(words: Sequence[str]) -> int:
-    return go(_go, _parser().parse_args(words))
+    return run_command(_go, _parser().parse_args(words))
 
 
 def _go(said: argparse.Namespace) -> int:
@@ -48,14 +48,14 @@ def _only(evidence: Evidence, text: str) -> frozenset[str]:
 
 
 def _run(plan: Plan, said: argparse.Namespace) -> int:
-    from torso.parallel.hire import filling
+    from torso.parallel.hire import processes_for
 
     runs = Runs(plan, said.folder, Deadline(said.seconds), say=lambda text: print(text, flush=True))
     try:
-        done = runs.go(said.processes or filling(plan.plain(plan.methods[0]).config.run))
+        done = runs.go(said.processes or processes_for(plan.plain(plan.methods[0]).config.run))
     finally:
         if said.pack:
-            pack(said.folder, said.pack)
+            write_archive(said.folder, said.pack)
     for name, why in runs.broken.items():
         print(f"not done: {name}: {why}")
     left = len(runs.missing())

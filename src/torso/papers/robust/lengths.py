@@ -11,12 +11,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from torso.learn.stacked import lengths
+from torso.learn.stacked import client_norms
 from torso.nets import Tensors
 from torso.papers.experiments.result_files import Record, write_record
 from torso.papers.robust.cells import Plan
 from torso.runs.run import run
-from torso.server.robust import less
+from torso.server.robust import minus
 from torso.server.rules import Mean
 
 FILE = "lengths.json"
@@ -30,7 +30,7 @@ class Watching(Mean):
     seen: list[float] = field(default_factory=list)
 
     def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
-        self.seen.extend(lengths(less(uploads, old)).tolist())
+        self.seen.extend(client_norms(minus(uploads, old)).tolist())
         return super().combine(state, old, uploads, weights)
 
 

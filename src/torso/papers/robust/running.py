@@ -12,7 +12,7 @@ from torso.papers.robust import records
 from torso.papers.robust.cells import Plan, Trial
 from torso.papers.robust.lengths import with_lengths
 from torso.papers.tables.answers import is_divergence
-from torso.parallel.hire import crew
+from torso.parallel.hire import pool
 from torso.results.result import Result
 
 
@@ -39,14 +39,14 @@ class Runs:
         trials = self.missing()
         if not trials:
             return True
-        with crew(trials[0].config.run, processes) as workers:
+        with pool(trials[0].config.run, processes) as workers:
             done = run_in_time(
                 trials,
                 self.plan.work,
                 self.stop,
                 self._note,
                 self.say,
-                crew=workers,
+                pool=workers,
                 clients=self.plan.evidence.stack,
             )
         return done and not self.broken

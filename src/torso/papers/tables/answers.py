@@ -11,7 +11,7 @@ from typing import Any
 from torso.config import Config
 from torso.errors import RequestError
 from torso.papers.experiments.datasets import file_of
-from torso.papers.experiments.provenance import changed, one_after_another
+from torso.papers.experiments.provenance import changed, merged_machines
 from torso.papers.tables.plan import TablePlan
 from torso.papers.tables.settings import REASONS, Refusal
 from torso.results.result import Result
@@ -101,7 +101,7 @@ def _origin(by_seed: Mapping[int, RunAnswers]) -> Answer:
     first = next(iter(by_seed.values()))
     origin: Answer = {
         "config": dict(first.config),
-        "machine": one_after_another(found.machine for found in by_seed.values()),
+        "machine": merged_machines(found.machine for found in by_seed.values()),
         "versions": dict(first.versions),
         "data": first.data,
     }

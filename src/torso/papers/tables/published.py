@@ -52,11 +52,11 @@ class Label:
     answers: Mapping[str, str] = field(default_factory=dict)  # metric → measure, if it is not the usual one
     why: str = ""  # a note for the reader
     bug: str = ""  # the mistake behind the published number: ours is not expected to agree
-    second_lines: tuple[SecondLine, ...] = ()  # variants of the method's numbers, for example with the mistake
+    second_lines: tuple[Variant, ...] = ()  # variants of the method's numbers, for example with the mistake
 
 
 @dataclass(frozen=True)
-class SecondLine:
+class Variant:
     """A variant: another way in which numbers are run, and for which numbers."""
 
     sets: tuple[str, ...] = ()  # further settings
@@ -89,8 +89,8 @@ class Recipe:
     labels: Mapping[str, Label]
     caveats: tuple[str, ...]
     dealt: tuple[str, ...] = ()  # further settings of numbers with a Dirichlet partition
-    again: tuple[SecondLine, ...] = ()  # variants for all methods: of the numbers that `dealt` is for, if it has any
-    tried: tuple[SecondLine, ...] = ()  # trials: one change at a time, shown on their own page (pages/tried.py)
+    again: tuple[Variant, ...] = ()  # variants for all methods: of the numbers that `dealt` is for, if it has any
+    tried: tuple[Variant, ...] = ()  # trials: one change at a time, shown on their own page (pages/tried.py)
 
     def deals(self, number: PublishedNumber) -> bool:
         """Whether the settings in `dealt` apply to this number."""
@@ -165,10 +165,10 @@ def _listed(said: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Sequence[M
     return (said,) if isinstance(said, Mapping) else said
 
 
-def _variant(tree: Mapping[str, Any]) -> SecondLine:
+def _variant(tree: Mapping[str, Any]) -> Variant:
     sets, metrics, methods = (tuple(tree.get(key, ())) for key in ("sets", "metrics", "methods"))
-    name, where = tree.get("name", SecondLine.name), tree.get("where", {})
-    return SecondLine(sets, tree.get("answers", {}), name, metrics, methods, where)
+    name, where = tree.get("name", Variant.name), tree.get("where", {})
+    return Variant(sets, tree.get("answers", {}), name, metrics, methods, where)
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

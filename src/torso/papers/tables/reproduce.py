@@ -13,9 +13,9 @@ from torso.papers.experiments.reuse import finished_runs
 from torso.papers.experiments.runner import announce, finished, run_all
 from torso.papers.tables.answers import Answer, RunAnswers, answers_of, failed, read
 from torso.papers.tables.plan import TablePlan, TableRun
-from torso.parallel.hire import crew
+from torso.parallel.hire import pool
 from torso.results.files import write_text
-from torso.results.folder import make
+from torso.results.folder import make_folder
 from torso.results.result import Result
 from torso.results.same_run import fingerprint
 from torso.runs.events import Listener, Stop
@@ -61,7 +61,7 @@ class TableResults:
 
     def write(self) -> None:
         """Write table.json."""
-        make(self.folder)
+        make_folder(self.folder)
         answers = answers_of(self.whole or self.plan, self.found)
         write_text(self.folder / "table.json", json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
 
@@ -95,7 +95,7 @@ def reproduce(
     announce(listener, plan.recipe.name, len(waiting), rounds, len(table.done))
     try:
         with (
-            crew(waiting[0].config.run, processes) as workers,
+            pool(waiting[0].config.run, processes) as workers,
             closing(run_all(waiting, table.folder, finished_runs(out), listener, stop, workers)) as ends,
         ):
             for run, result in ends:

@@ -93,7 +93,7 @@ def rank_correlations(answers: Iterable[Answer], least: int = 3) -> dict[tuple[t
 
 
 @dataclass(frozen=True)
-class SecondLineCount:
+class VariantCount:
     """How many numbers of a variant are near the paper."""
 
     name: str
@@ -102,7 +102,7 @@ class SecondLineCount:
     first: int | None  # how many main runs of the same numbers are near; None: none of them has been run
 
 
-def second_lines(answers: Sequence[Answer]) -> list[SecondLineCount]:
+def second_lines(answers: Sequence[Answer]) -> list[VariantCount]:
     """The counts of each variant. If a variant is near and the main runs of the same numbers are not, the published
     numbers were probably made in the way of the variant."""
     firsts = {_number(answer): answer for answer in answers if not answer["variant"]}
@@ -114,7 +114,7 @@ def second_lines(answers: Sequence[Answer]) -> list[SecondLineCount]:
             continue
         first = [{**firsts[_number(second)], "not_comparable": ""} for second in seconds]
         near_first, run_first = within_points(first)
-        found.append(SecondLineCount(name, near, there, near_first if run_first else None))
+        found.append(VariantCount(name, near, there, near_first if run_first else None))
     return found
 
 
@@ -135,7 +135,7 @@ class Review:
     offset: float  # mean of ours minus published, in points
     order: float  # mean rank correlation over settings; NaN if no setting has three methods
     settings: int  # that have a rank correlation
-    second: Sequence[SecondLineCount]
+    second: Sequence[VariantCount]
 
 
 def review(answers: Sequence[Answer]) -> Review:

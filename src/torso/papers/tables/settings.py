@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torso.papers.tables.labels import preset_of, settings_of
-from torso.papers.tables.published import PublishedNumber, Recipe, SecondLine
+from torso.papers.tables.published import PublishedNumber, Recipe, Variant
 
 REASONS: Mapping[str, str] = {
     "weights": "needs a body trained on ImageNet, which cannot be had here",
@@ -126,7 +126,7 @@ class Refusal:
 
 
 def resolve(
-    recipe: Recipe, number: PublishedNumber, second: SecondLine | None = None, weights: bool = False
+    recipe: Recipe, number: PublishedNumber, second: Variant | None = None, weights: bool = False
 ) -> Wanted | Refusal:
     """How to run a number, or why it cannot be run. `second`: the variant, else the main run. `weights`: the user gives
     a file of weights."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from torso.report.charts.base import Chart, kind
 from torso.report.charts.drawing import WIDTH, Line, Words, accuracy_span, span
-from torso.report.charts.heat import evenly, matrix
-from torso.report.charts.lines import Look, Series, draw_lines
+from torso.report.charts.heat import even_indices, matrix
+from torso.report.charts.lines import LineOptions, Series, draw_lines
 from torso.report.charts.matrices import analysed, of_seed
 from torso.report.charts.palette import series_role
 from torso.report.charts.panels import Axis, End, Panel, Plot, room_for
@@ -52,7 +52,7 @@ def norms(comparison: Comparison) -> list[Chart]:
                 continue
             plot = draw_lines(
                 series,
-                Look(
+                LineOptions(
                     "round",
                     f"norm of class {what}s" if what == "weight" else "norm of features",
                     False,
@@ -142,7 +142,7 @@ def _across_methods(
     series = [s for s in made if s]
     if not series:
         return []
-    plot = draw_lines(series, Look("round", label, percent, True, height=260))
+    plot = draw_lines(series, LineOptions("round", label, percent, True, height=260))
     return [Chart(name, title, note, plot, ("method", "round", field), _rows(series), field)]
 
 
@@ -193,7 +193,7 @@ def tsne(comparison: Comparison) -> list[Chart]:
         coarse = matrix(found.get("coarse"), 1)
         shade = coarse if coarse is not None and len(coarse) == len(x) else label
         panel = Panel(10, 10, WIDTH - 10, 390, span(x.tolist()), span(y.tolist()))
-        some = evenly(len(x), MOST_POINTS)
+        some = even_indices(len(x), MOST_POINTS)
         by_role: dict[str, list[tuple[float, float, str]]] = {}
         for i in some:
             spot = (float(x[i]), float(y[i]), f"{int(label[i])}")

@@ -26,7 +26,7 @@ def matrix(value: Any, ndim: int = 2) -> Matrix | None:
     return found if found.ndim == ndim and found.size and np.isfinite(found).any() else None
 
 
-def evenly(count: int, most: int = MOST) -> npt.NDArray[np.int64]:
+def even_indices(count: int, most: int = MOST) -> npt.NDArray[np.int64]:
     """Indices from 0 to count − 1: all, or `most` of them, evenly spaced."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 

@@ -25,7 +25,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Look:
+class LineOptions:
     """Labels and options of a line chart."""
 
     across: str  # label of the horizontal axis
@@ -38,7 +38,7 @@ class Look:
     from_zero: bool = False  # the horizontal scale begins at 0
 
 
-def draw_lines(series: Sequence[Series], look: Look) -> Plot:
+def draw_lines(series: Sequence[Series], look: LineOptions) -> Plot:
     """All series in one panel."""
     panel = Panel(
         *(40, 30, WIDTH - room_for(s.label for s in series), look.height - 42, *_scales(series, look)),
@@ -56,7 +56,7 @@ def draw_lines(series: Sequence[Series], look: Look) -> Plot:
     return Plot(look.height, [panel])
 
 
-def _scales(series: Sequence[Series], look: Look) -> tuple[tuple[float, float], tuple[float, float]]:
+def _scales(series: Sequence[Series], look: LineOptions) -> tuple[tuple[float, float], tuple[float, float]]:
     """The ranges of both axes that hold all series."""
     xs = [x for s in series for x in s.xs]
     ys: list[float] = []
@@ -88,7 +88,7 @@ def _band(series: Series) -> Area:
     return Area([*there, *reversed(list(back))], series_role(series.place))
 
 
-def draw_multiples(series: Sequence[Series], look: Look, columns: int = 2) -> Plot:
+def draw_multiples(series: Sequence[Series], look: LineOptions, columns: int = 2) -> Plot:
     """A small panel for each series with its band; the other series are faint lines behind it."""
     rows = -(-len(series) // columns)
     wide, high = (WIDTH - 8) / columns, 150.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from torso.report.charts.base import Chart, kind
 from torso.report.charts.drawing import WIDTH, Dots, nice, span
-from torso.report.charts.heat import Heat, Matrix, Ramp, evenly, matrix, numbered
+from torso.report.charts.heat import Heat, Matrix, Ramp, even_indices, matrix, numbered
 from torso.report.charts.panels import Axis, Panel, Plot, room_for
 from torso.report.comparison import Comparison, Entry
 from torso.report.records import Record
@@ -54,7 +54,7 @@ def partition(comparison: Comparison) -> list[Chart]:
             continue
         seen.append(what)
         order = np.lexsort((-table.max(axis=1), table.argmax(axis=1)))
-        drawn = table[order[evenly(len(order), MOST_CLIENTS)]].T
+        drawn = table[order[even_indices(len(order), MOST_CLIENTS)]].T
         height = min(300.0, max(120.0, 17.0 * len(drawn)))
         clients, classes = run.client_names(len(table)), [_short(str(name)) for name in run.class_names(table.shape[1])]
         panel = Panel(
@@ -106,7 +106,7 @@ def four_factors(comparison: Comparison) -> list[Chart]:
         said = ", ".join(
             f"{key.replace('_', ' ')} {nice(v)}" for key, v in (summary or {}).items() if isinstance(v, int | float)
         )
-        drawn = max((len(evenly(len(m))) for _, m in squares), default=0)
+        drawn = max((len(even_indices(len(m))) for _, m in squares), default=0)
         classes = max((len(m) for _, m in squares), default=0)
         part = f" {drawn} of {classes} classes are drawn, evenly." if drawn < classes else ""
         note = f"Cosines, class by class{f'. Means: {said}' if said else ''}." + part
@@ -137,7 +137,7 @@ def _draw_factors(squares: list[tuple[str, Matrix]], strips: list[tuple[str, Mat
     plot = Plot((side + 72 if squares else 0) + (130 if strips else 0))
     for number, (name, m) in enumerate(squares):
         left = 28 + number * (WIDTH / 2)
-        some = np.ix_(evenly(len(m)), evenly(m.shape[1]))
+        some = np.ix_(even_indices(len(m)), even_indices(m.shape[1]))
         plot.panels.append(
             Panel(
                 *(left, 24, left + side, 24 + side, (0, m.shape[1]), (len(m), 0)),
@@ -173,8 +173,8 @@ def cross_client(comparison: Comparison) -> list[Chart]:
         names = found.get("clients") if isinstance(found.get("clients"), list) else list(range(len(table)))
         names = names if len(names) == len(table) else list(range(len(table)))
         names = _called(run, names)
-        side, left, some = 320.0, 70.0, evenly(len(table))
-        drawn = table[np.ix_(some, evenly(table.shape[1]))]
+        side, left, some = 320.0, 70.0, even_indices(len(table))
+        drawn = table[np.ix_(some, even_indices(table.shape[1]))]
         named = numbered(len(some), side, [names[i] for i in some])
         panel = Panel(
             *(left, 22, left + side, 22 + side, (0, drawn.shape[1]), (len(drawn), 0)),

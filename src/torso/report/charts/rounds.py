@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torso.report.charts.base import Chart, kind
-from torso.report.charts.lines import Look, Series, draw_lines, draw_multiples
+from torso.report.charts.lines import LineOptions, Series, draw_lines, draw_multiples
 from torso.report.comparison import Comparison, Entry, scale_of, title_of
 from torso.report.records import Record, Scores
 
@@ -101,7 +101,7 @@ def rounds(comparison: Comparison) -> list[Chart]:
         if not series:
             continue
         few = len(series) <= 3
-        look = Look("round", f"{scale_of(measure)}, %", whole=True, bands=few)
+        look = LineOptions("round", f"{scale_of(measure)}, %", whole=True, bands=few)
         note = f"Mean over clients; {BAND}." if few else "Mean over clients, averaged over seeds."
         name = ("method", "round", "mean", "band_low", "band_high")
         charts.append(
@@ -126,7 +126,7 @@ def bands(comparison: Comparison) -> list[Chart]:
         series = _curves(comparison, measure, by_round)
         if len(series) <= 3 or not any(s.low for s in series):
             continue
-        look = Look("round", f"{scale_of(measure)}, %", whole=True)
+        look = LineOptions("round", f"{scale_of(measure)}, %", whole=True)
         name = ("method", "round", "mean", "band_low", "band_high")
         title = f"How far apart the clients are: {title_of(measure)}"
         plot = draw_multiples(series, look)
@@ -153,7 +153,7 @@ def _losses(run: Record) -> dict[int, float]:
     return {r: float(v) for r, v in known.items() if isinstance(v, float | int) and math.isfinite(v)}
 
 
-def _of_rounds(name: str, title: str, note: str, series: list[Series], look: Look, column: str) -> list[Chart]:
+def _of_rounds(name: str, title: str, note: str, series: list[Series], look: LineOptions, column: str) -> list[Chart]:
     """The chart of these lines over rounds; no chart if there are none."""
     rows = [row[:3] for row in _rows(series)]
     return [Chart(name, title, note, draw_lines(series, look), ("method", "round", column), rows)] if series else []
@@ -162,7 +162,7 @@ def _of_rounds(name: str, title: str, note: str, series: list[Series], look: Loo
 @kind("loss", "rounds")
 def loss(comparison: Comparison) -> list[Chart]:
     """Mean training loss of a round's participants."""
-    look = Look("round", "training loss", percent=False, whole=True)
+    look = LineOptions("round", "training loss", percent=False, whole=True)
     note = "Mean over the participants of each round."
     return _of_rounds("loss", "Training loss", note, _means(comparison, _losses), look, "loss")
 
@@ -181,7 +181,7 @@ def _spent(run: Record) -> dict[int, float]:
 @kind("epsilon", "rounds")
 def epsilon(comparison: Comparison) -> list[Chart]:
     """ε that private runs have spent up to each round."""
-    look = Look("round", "ε so far", percent=False, whole=True)
+    look = LineOptions("round", "ε so far", percent=False, whole=True)
     note = "Limit on what an observer of all models up to a round can learn about one client, at the δ of the run."
     return _of_rounds("epsilon", "Privacy spent", note, _means(comparison, _spent), look, "epsilon")
 
@@ -202,7 +202,7 @@ def heard(comparison: Comparison) -> list[Chart]:
     series = _means(comparison, _heard)
     if all(share == 100 for each in series for share in each.ys):
         return []
-    look = Look("round", "clients that answered, %", whole=True)
+    look = LineOptions("round", "clients that answered, %", whole=True)
     note = "Share of a round's selected clients. history.jsonl names the others, with the reason if it is known."
     return _of_rounds("heard", "Clients that answered", note, series, look, "percent")
 
@@ -217,7 +217,7 @@ def _ages(run: Record) -> dict[int, float]:
 @kind("staleness", "rounds")
 def staleness(comparison: Comparison) -> list[Chart]:
     """Age of the uploads in asynchronous training."""
-    look = Look("step of the server", "mean staleness", percent=False, whole=True)
+    look = LineOptions("step of the server", "mean staleness", percent=False, whole=True)
     note = "Mean number of server steps between sending a client its model and using its upload."
     return _of_rounds("staleness", "Age of the uploads", note, _means(comparison, _ages), look, "staleness")
 
@@ -234,7 +234,7 @@ def _against(comparison: Comparison, name: str, title: str, axis: Axis, label: s
     if not series or max(x for s in series for x in s.xs) == 0:
         return []
     few = sum(len(s.xs) for s in series) < 80
-    look = Look(label, f"{scale_of(wanted)}, %", bands=False, dots=few, from_zero=True)
+    look = LineOptions(label, f"{scale_of(wanted)}, %", bands=False, dots=few, from_zero=True)
     columns = ("method", name, "mean", "band_low", "band_high")
     return [Chart(name, title, note, draw_lines(series, look), columns, _rows(series), wanted)]
 
@@ -273,7 +273,9 @@ def speed(comparison: Comparison) -> list[Chart]:
             series.append(Series(entry.label, entry.place, xs, tuple(s.mean for s in scores), low, high))
     if not series:
         return []
-    look = Look("epochs of fine-tuning", "personalised accuracy, %", whole=True, bands=len(series) <= 3, dots=True)
+    look = LineOptions(
+        "epochs of fine-tuning", "personalised accuracy, %", whole=True, bands=len(series) <= 3, dots=True
+    )
     columns = ("method", "epochs", "mean", "band_low", "band_high")
     note = "Accuracy after each number of epochs on a client's own data. Mean over the clients of all seeds."
     return [Chart("speed", "How fast clients personalise", note, draw_lines(series, look), columns, _rows(series))]
