@@ -43,7 +43,7 @@ class Memory:
         weights = torch.softmax(-near, dim=-1).nan_to_num(0.0)  # 0 everywhere where there is no neighbour
         labels = self.labels.unsqueeze(1).expand_as(far).gather(-1, places)
         classes = self.said.shape[-1]
-        return torch.zeros(*features.shape[:2], classes, device=far.device).scatter_add(-1, labels, weights)
+        return weights.new_zeros(*features.shape[:2], classes).scatter_add(-1, labels, weights)
 
     def best_share(self) -> Tensor:
         """The share of the neighbours [G] that gives a client's own samples the best probabilities, each left out of
