@@ -104,6 +104,10 @@ def test_votes_and_share_are_those_of_a_plain_program() -> None:
     share = share_by_loop(features, labels, said)
     assert 0 < share < 1
     assert whole.best_share().item() == pytest.approx(share)
+    wrong = np.full((9, 2), 50.0), np.zeros(9, dtype=np.int64), np.zeros(9), np.tile([0.0, 0.5, 0.5], (9, 1))
+    both = zip((features, labels, np.ones(16), said), wrong, strict=True)
+    padded = Memory(*(torch.tensor(np.concatenate(each))[None] for each in both))
+    assert padded.best_share().item() == pytest.approx(share)  # padding has no say, though the network is wrong there
 
 
 def test_the_measure_is_a_plain_programs() -> None:
