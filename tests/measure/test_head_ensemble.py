@@ -17,7 +17,7 @@ from torso.data import Split
 from torso.errors import RequestError
 from torso.measure.head_ensemble import ALPHA, BETA, HeadEnsemble
 from torso.nets import Network, Output
-from torso.nets.dual import STEPS, DualHead
+from torso.nets.dual import STEPS, DualHead, generic_share
 
 Floats = npt.NDArray[np.float64]
 
@@ -93,6 +93,19 @@ def share_by_loop(generic: Floats, own: Floats, far: float, near: float) -> floa
         return float(s * -(mixed * np.log(mixed)).sum() + (1 - s) * (e * far + (1 - e) * near))
 
     return min((step / 20 for step in range(21)), key=loss)
+
+
+def test_shares_are_those_of_a_plain_program() -> None:
+    """60 samples in float64, of which some agree and some do not."""
+    rng = np.random.default_rng(0)
+    generic, own = (2 * rng.normal(size=(60, 3)) for _ in range(2))
+    seen, centres = rng.normal(size=(60, 2)), rng.normal(size=(2, 2))
+    tensors = (torch.tensor(each)[None] for each in (generic, own, seen, centres[:1], centres[1:]))
+    found = generic_share(*tensors)[0]
+    distances = np.linalg.norm(seen[:, None] - centres, axis=2)
+    wanted = [share_by_loop(z, q, far, near) for z, q, (far, near) in zip(generic, own, distances, strict=True)]
+    assert found.tolist() == pytest.approx(wanted)
+    assert sum(0 < share < 1 for share in wanted) >= 5
 
 
 def test_the_measure_is_a_plain_programs() -> None:
