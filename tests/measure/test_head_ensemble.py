@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
 from torso import Config, Result, run
+from torso.data import Split
 from torso.errors import RequestError
 from torso.measure.head_ensemble import ALPHA, BETA, HeadEnsemble
-from torso.nets import Output
-from torso.nets.dual import STEPS
+from torso.nets import Network, Output
+from torso.nets.dual import STEPS, DualHead, generic_share
+
+Floats = npt.NDArray[np.float64]
 
 
 def ensemble(generic: float, own: float) -> HeadEnsemble:
@@ -71,6 +76,67 @@ def test_clients_in_a_stack_have_histories_of_their_own() -> None:
     both = HeadEnsemble(torch.zeros(2, 1), torch.zeros(2, 1)).seen(features)
     alone = [HeadEnsemble(torch.zeros(1, 1), torch.zeros(1, 1)).seen(features[k : k + 1]) for k in (0, 1)]
     assert torch.equal(both, torch.cat(alone))
+
+
+def share_by_loop(generic: Floats, own: Floats, far: float, near: float) -> float:
+    """The best of 0, 0.05, …, 1 for s·H(e) + (1 − s)·(e·far + (1 − e)·near): NumPy, one sample."""
+
+    def softmax(z: Floats) -> Floats:
+        made: Floats = np.exp(z - z.max()) / np.exp(z - z.max()).sum()
+        return made
+
+    p, q = softmax(generic), softmax(own)
+    s = p @ q / np.sqrt((p @ p) * (q @ q))
+
+    def loss(e: float) -> float:
+        mixed = softmax(e * generic + (1 - e) * own)
+        return float(s * -(mixed * np.log(mixed)).sum() + (1 - s) * (e * far + (1 - e) * near))
+
+    return min((step / 20 for step in range(21)), key=loss)
+
+
+def test_shares_are_those_of_a_plain_program() -> None:
+    """60 samples in float64, of which some agree and some do not."""
+    rng = np.random.default_rng(0)
+    generic, own = (2 * rng.normal(size=(60, 3)) for _ in range(2))
+    seen, centres = rng.normal(size=(60, 2)), rng.normal(size=(2, 2))
+    tensors = (torch.tensor(each)[None] for each in (generic, own, seen, centres[:1], centres[1:]))
+    found = generic_share(*tensors)[0]
+    distances = np.linalg.norm(seen[:, None] - centres, axis=2)
+    wanted = [share_by_loop(z, q, far, near) for z, q, (far, near) in zip(generic, own, distances, strict=True)]
+    assert found.tolist() == pytest.approx(wanted)
+    assert sum(0 < share < 1 for share in wanted) >= 5
+
+
+def test_the_measure_is_a_plain_programs() -> None:
+    """Features, history, distances, shares and answers, sample by sample, for every client."""
+    result, found, shares = go("one-by-one"), [], []
+    federation, state = result.federation, result.state
+    assert federation is not None
+    assert state is not None
+    everybody = state.server.statistics["centre"].double().numpy()
+    for client, net in result.networks():
+
+        def seen(split: Split, net: Network = net, client: int = client) -> tuple[Floats, ...]:
+            rows = split.rows(client)
+            head = net.head
+            assert isinstance(head, DualHead)
+            with torch.no_grad():
+                features = net.features(net.prepare(split.samples[rows]))
+                said = features, head.generic(features), head.personal(features), split.labels[rows]
+            return tuple(each.double().numpy() for each in said)
+
+        mine = seen(federation.train)[0].mean(axis=0)
+        past, right = None, []
+        for h, generic, own, label in zip(*seen(federation.test), strict=True):
+            past = h if past is None else 0.1 * h + 0.9 * past
+            at = 0.3 * h + 0.7 * past
+            share = share_by_loop(generic, own, np.linalg.norm(at - everybody), np.linalg.norm(at - mine))
+            right.append(np.argmax(share * generic + (1 - share) * own) == label)
+            shares.append(share)
+        found.append(100 * float(np.mean(right)))
+    assert found == pytest.approx(list(result.accuracy["test_time"].clients))
+    assert 0.05 < np.mean(shares) < 0.95, "both heads have a part in it"
 
 
 NAMES = ["initial", "personalized", "generic", "test_time", "test_time_shifted", "test_time_corrupted"]

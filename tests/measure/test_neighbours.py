@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from tests.measure.test_shifts import go
 from torch.testing import assert_close
 
+from torso import Config, run
+from torso.data import Split
 from torso.measure.neighbours import Memory
+from torso.nets import Network
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 FEATURES = torch.tensor([[[0.0], [1.0], [3.0], [50.0]]])  # one client; the last is padding
 LABELS = torch.tensor([[0, 0, 1, 1]])
@@ -57,3 +65,80 @@ def test_ragged_clients_in_a_stack_and_one_by_one() -> None:
     alone, together = (go(engine, ["initial", "neighbours"]) for engine in ("one-by-one", "batched"))
     assert alone.accuracy["neighbours"].clients == pytest.approx(together.accuracy["neighbours"].clients, abs=1e-3)
     assert alone.accuracy["neighbours"].mean > alone.accuracy["initial"].mean
+
+
+def told_by_loop(features: Floats, labels: Ints, classes: int, x: Floats, out: int = -1) -> Floats:
+    """Σ exp(−‖x − f_i‖) for each class over the 10 nearest of the remembered samples but number `out`, over its sum:
+    in NumPy, one sample at a time."""
+    pairs = zip(features, labels, strict=True)
+    far = sorted((float(np.sqrt(((x - f) ** 2).sum())), int(y)) for i, (f, y) in enumerate(pairs) if i != out)
+    votes = np.zeros(classes)
+    for distance, label in far[:10]:
+        votes[label] += math.exp(-distance)
+    found: Floats = votes / votes.sum()
+    return found
+
+
+def share_by_loop(features: Floats, labels: Ints, said: Floats) -> float:
+    """The share of 0, 0.1, …, 1 with the best mean log-probability, each sample left out in its turn."""
+    near = [told_by_loop(features, labels, said.shape[1], x, i) for i, x in enumerate(features)]
+
+    def score(share: float) -> float:
+        return sum(
+            math.log(max(share * p[y] + (1 - share) * q[y], 1e-6)) for p, q, y in zip(near, said, labels, strict=True)
+        )
+
+    return max((step / 10 for step in range(11)), key=score)
+
+
+def test_votes_and_share_are_those_of_a_plain_program() -> None:
+    """16 samples in float64, so that the 10 nearest are not all. A share between 0 and 1 is best."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(16) % 3
+    features = rng.normal(size=(16, 2)) + 2 * labels[:, None]
+    said = 0.7 * rng.dirichlet(np.ones(3), size=16) + 0.3 * np.eye(3)[labels]
+    whole = Memory(*(torch.tensor(each)[None] for each in (features, labels, np.ones(16), said)))
+    x = rng.normal(size=(4, 2)) + 2
+    votes = np.stack([told_by_loop(features, labels, 3, each) for each in x])
+    assert_close(whole.answer(torch.tensor(x)[None])[0], torch.tensor(votes))
+    share = share_by_loop(features, labels, said)
+    assert 0 < share < 1
+    assert whole.best_share().item() == pytest.approx(share)
+    wrong = np.full((9, 2), 50.0), np.zeros(9, dtype=np.int64), np.zeros(9), np.tile([0.0, 0.5, 0.5], (9, 1))
+    both = zip((features, labels, np.ones(16), said), wrong, strict=True)
+    padded = Memory(*(torch.tensor(np.concatenate(each))[None] for each in both))
+    assert padded.best_share().item() == pytest.approx(share)  # padding has no say, though the network is wrong there
+
+
+def test_the_measure_is_a_plain_programs() -> None:
+    """Clients whose own head differs from the generic one: features, votes, share and answers, sample by sample."""
+    method = {"name": "fedrod-linear", "personal": "held"}
+    data = {"source": "synthetic", "clients": 4, "partition": "dirichlet-class", "alpha": 0.5}
+    sizes = {"samples": 200, "test_samples": 80, "noise": 1.5}
+    result = run(
+        Config(
+            method=method,
+            data={**data, "synthetic": sizes},
+            train={"rounds": 3, "local_epochs": 2, "fraction": 1.0, "lr": 0.02, "batch_size": 10},
+            measure={"names": ["initial", "neighbours"]},
+        )
+    )
+    federation, found = result.federation, []
+    assert federation is not None
+    for client, net in result.networks(personal=False):
+
+        def said(split: Split, net: Network = net, client: int = client) -> tuple[Floats, Ints, Floats]:
+            rows = split.rows(client)
+            x = net.prepare(split.samples[rows])
+            with torch.no_grad():
+                features, told = net.features(x), net(x).softmax(dim=1)
+            return features.double().numpy(), split.labels[rows].numpy(), told.double().numpy()
+
+        features, labels, told = said(federation.train)
+        share = share_by_loop(features, labels, told)
+        right = [
+            int(np.argmax(share * told_by_loop(features, labels, told.shape[1], x) + (1 - share) * q)) == y
+            for x, y, q in zip(*said(federation.test), strict=True)
+        ]
+        found.append(100 * float(np.mean(right)))
+    assert found == pytest.approx(list(result.accuracy["neighbours"].clients))

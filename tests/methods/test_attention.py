@@ -74,6 +74,13 @@ def test_distances_are_of_parameters_and_statistics_are_mixed_with_them() -> Non
     assert_close(found["mean"], torch.tensor([100 * (1 - math.exp(-1))]))
 
 
+def test_a_client_that_never_came_attends_from_the_first_model() -> None:
+    """It is at 0, the only upload at 2: ‖·‖² = 4, σ = 4, α = 4, so e^(−1) of the way."""
+    held = ServerView(model={"w": torch.tensor([0.0])}, uploads={1: {"w": torch.tensor([2.0])}}, parameters=("w",))
+    found = Attention(alpha=4.0, sigma=4.0).to_one(held, 0)
+    assert_close(found["w"], torch.tensor([2 * math.exp(-1)]))
+
+
 def test_without_attention_clients_train_alone() -> None:
     """With a tiny σ nobody is near, and μ = 0: what is left is local-only, when everybody comes in every round."""
     settings: dict[str, Any] = {"head": "eye", "local_epochs": 2, "lr": 0.3}

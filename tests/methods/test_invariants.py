@@ -14,12 +14,14 @@ SMALL = {"rounds": 3, "local_epochs": 2, "fraction": 0.4, "batch_size": 10, "lr"
 FEW = {"source": "synthetic", "synthetic": {"samples": 400, "test_samples": 100}}  # 40 and 10 a client
 
 
-def go(method: object, *, body: str = "mlp", data: dict[str, object] | None = None, **train: object) -> Result:
+def go(
+    method: object, *, body: str = "mlp", norm: str = "default", data: dict[str, object] | None = None, **train: object
+) -> Result:
     return run(
         Config(
             method=method,
             data={"clients": 10, "server_fraction": 0.02, **FEW, **(data or {})},
-            model={"body": body},
+            model={"body": body, "norm": norm},
             train={**SMALL, **train},
             personalize={"epochs": 1},
             run={"workers": 1},
@@ -81,6 +83,16 @@ def test_fedprox_without_pull_is_fedavg(fedavg: Result) -> None:
 )
 def test_without_what_makes_it_a_method_it_is_fedavg(method: dict[str, object], fedavg: Result) -> None:
     same_bits(go(method), fedavg)
+
+
+def test_running_statistics_of_fedsam_are_those_at_the_model_it_steps_from() -> None:
+    """A visit of one step: the second pass, elsewhere, leaves none behind, so they are FedAvg's."""
+    once = {"rounds": 1, "local_epochs": 1, "batch_size": 500}
+    plain, sam = (model(go(method, body="conv3", norm="running", **once)) for method in ("fedavg", "fedsam"))
+    counted = [name for name in plain if "running" in name or "num_batches" in name]
+    assert counted
+    assert all(torch.equal(plain[name], sam[name]) for name in counted)
+    assert not any(torch.equal(plain[name], sam[name]) for name in plain if name.endswith("conv.weight"))
 
 
 def test_partial_update_of_all_blocks_is_fedbabu(fedbabu: Result) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import torso
 from torso import Result, load_model, predict, save_model
-from torso.measure.head_ensemble import HeadEnsemble
+from torso.measure.head_ensemble import HeadEnsemble, mixed_answer
 from torso.nets import Network, Output
 from torso.nets.dual import DualHead
 from torso.nets.layers import Linear
@@ -83,6 +83,10 @@ def test_a_clients_model_mixes_as_the_measure_does_for_a_first_sample(result: Re
     torch.testing.assert_close(answer, share * said.logits[0] + (1 - share) * said.own[0])
     assert 0.1 < float(share.mean()) < 0.9, "both heads have a part in it"
     torch.testing.assert_close(net(net.prepare(images(1))), answer[:1])  # alone as in company
+    assert torch.equal(
+        mixed_answer(net.head.centres[None])(said)[0], answer.argmax(dim=1)
+    )  # as a client counts at home
+    assert not torch.equal(answer.argmax(dim=1), said.own[0].argmax(dim=1))
 
 
 def test_the_own_centre_is_the_mean_feature_of_the_clients_samples(result: Result) -> None:

@@ -45,7 +45,7 @@ class Memory:
         weights = torch.softmax(-nearest, dim=-1).nan_to_num(0.0)  # all 0 if there is no neighbour
         labels = self.labels.unsqueeze(1).expand_as(distances).gather(-1, places)
         classes = self.said.shape[-1]
-        return torch.zeros(*features.shape[:2], classes, device=distances.device).scatter_add(-1, labels, weights)
+        return weights.new_zeros(*features.shape[:2], classes).scatter_add(-1, labels, weights)
 
     def best_share(self) -> Tensor:
         """The weight of the neighbours [G] in the mix that gives the client's own samples the highest likelihood, with
