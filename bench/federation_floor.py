@@ -4,7 +4,7 @@ Clients are processes on this machine that answer every message with the same nu
 keys. A round ends when the last answer has come. Each row also has the bytes that crossed the connections besides the
 payload (bodies and headers of HTTP, without TLS): n messages down, n answers up, and the polls for messages in between.
 
-`unchanged` is Flower as it comes. `quick` has the shorter waits of `torso.federation.flower.quick`.
+`unchanged` is Flower as it comes. `quick` has the shorter waits of `torso.federation.flower.patches`.
 The table in docs/federation.md is made from the last measurement; with --fill nothing is measured.
 """
 
@@ -32,7 +32,7 @@ from torso.federation.flower.server import FlowerServerLink
 from torso.federation.flower.supernode import UNCHANGED
 from torso.federation.folder import ClientFolder, ServerFolder, init
 from torso.federation.keys import make_key
-from torso.federation.links import MissingAnswer
+from torso.federation.transport import MissingAnswer
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "federation.md"

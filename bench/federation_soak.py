@@ -30,10 +30,10 @@ sys.path.insert(0, str(HERE.parent))
 
 def client(place: str, name: str, data: str, drop: float) -> None:
     """A client that fails to reply in a tenth of its rounds, always the same ones."""
+    from torso.federation.client_service import ClientService
     from torso.federation.flower.client import FlowerClientLink
     from torso.federation.folder import ClientFolder
-    from torso.federation.home import ClientService
-    from torso.federation.letters import Request, failed
+    from torso.federation.protocol import Request, failed
     from torso.federation.site_data import read_site
 
     torch.set_num_threads(1)

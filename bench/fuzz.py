@@ -36,11 +36,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict 
 from tests.federation.mutations import Recorded, mutated, recorded  # noqa: E402
 
 from torso.errors import RequestError  # noqa: E402
-from torso.federation.assembly import _introduced  # noqa: E402
-from torso.federation.flower.hello import parse_key_status  # noqa: E402
+from torso.federation.connected_clients import _introduced  # noqa: E402
+from torso.federation.flower.admission import parse_key_status  # noqa: E402
 from torso.federation.flower.payload import NotOurs, unpack  # noqa: E402
-from torso.federation.letters import Reply, Request  # noqa: E402
-from torso.federation.misfits import misfit_alone  # noqa: E402
+from torso.federation.mismatches import misfit_alone  # noqa: E402
+from torso.federation.protocol import Reply, Request  # noqa: E402
 from torso.runs.messages import Message, schema_of  # noqa: E402
 from torso.runs.uploads import UploadTerms  # noqa: E402
 

@@ -21,8 +21,8 @@ import torch
 from torso import Config
 from torso.engine import Workspace
 from torso.fast import plain_path
-from torso.learn import looking
-from torso.learn.looking import look, outputs_by_row, samples_per_pass
+from torso.learn import outputs
+from torso.learn.outputs import look, outputs_by_row, samples_per_pass
 from torso.nets import Tensors
 from torso.precision import computing
 from torso.report.pfl_bench import pfl_config
@@ -41,7 +41,7 @@ def switched(alone: int, exact: str, products: str, benchmark: bool, at_once: in
         stack.enter_context(patch("torso.fast.EXACT", products))
         stack.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
         torch.backends.cudnn.benchmark = benchmark
-        stack.enter_context(patch.object(looking, "_AT_ONCE", at_once * 3 * 32 * 32))
+        stack.enter_context(patch.object(outputs, "_AT_ONCE", at_once * 3 * 32 * 32))
         yield
 
 

@@ -28,14 +28,14 @@ from torso import Config
 from torso.config import SecureConfig
 from torso.data.images import Images
 from torso.data.inputs import known
-from torso.federation.home import ClientService
-from torso.federation.letters import Request
-from torso.federation.links import MissingAnswer
+from torso.federation.client_service import ClientService
+from torso.federation.protocol import Request
 from torso.federation.run import run_federation
-from torso.federation.secure.gathering import SumServer
-from torso.federation.secure.party import SumClient
+from torso.federation.secure.sum_client import SumClient
+from torso.federation.secure.sum_server import SumServer
 from torso.federation.secure.terms import SharingParameters
 from torso.federation.site_data import SiteData
+from torso.federation.transport import MissingAnswer
 from torso.runs.job import Simulation, simulate
 
 HERE = Path(__file__).resolve().parent

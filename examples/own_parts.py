@@ -16,7 +16,7 @@ from torso.data.images import Dataset, Images
 from torso.data.partitions import Partition
 from torso.data.rows import Rows
 from torso.engine import Workspace
-from torso.learn.looking import look
+from torso.learn.outputs import look
 from torso.measure.base import Evaluation, measure
 from torso.nets import Body, Tensors, bodies, body_of
 from torso.nets.bodies import takes

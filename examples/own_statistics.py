@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torso.kinds import NotNegative
 from torso.learn.objectives import objectives
-from torso.learn.taught import TeacherObjective
+from torso.learn.teachers import TeacherObjective
 from torso.methods import Method, methods
 from torso.methods.catalogue import fedavg
 from torso.nets import Network, Output, Tensors

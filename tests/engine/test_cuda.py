@@ -11,7 +11,7 @@ from torch import nn
 from torso import Config
 from torso.data.batches import Deck
 from torso.engine import Batched, Workspace
-from torso.learn.looking import look
+from torso.learn.outputs import look
 from torso.nets import Body, apply, bodies, body_of
 from torso.personal.state import State
 from torso.precision import computing

@@ -22,7 +22,7 @@ from torch import Tensor
 from torso import RequestError, run
 from torso.engine import Workspace, engines
 from torso.engine.cluster import Cluster
-from torso.engine.keeping import RayStateHandle
+from torso.engine.state_handles import RayStateHandle
 from torso.errors import NoWorkerLeft
 from torso.measure import measures
 from torso.measure.analyses import analyses

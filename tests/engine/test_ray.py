@@ -22,7 +22,7 @@ from torso.config import RunConfig
 from torso.data import Federation
 from torso.engine import Engine, OneByOne, Workspace, engines
 from torso.engine.cluster import Cluster
-from torso.engine.keeping import RayStateHandle
+from torso.engine.state_handles import RayStateHandle
 from torso.methods import Method, methods
 from torso.nets import Network
 from torso.personal import personals

@@ -14,7 +14,7 @@ from torso.data.batches import Batch
 from torso.engine import OneByOne, Workspace, stacks
 from torso.engine.memory import patient_collector
 from torso.engine.stacks import MOST, Stacker
-from torso.learn.widths import equal_widths, joined_gradients, narrowed
+from torso.learn.unpadded import equal_widths, joined_gradients, narrowed
 from torso.measure.base import Evaluation, Measurement, measures
 from torso.measure.evaluate import MeasureWork
 from torso.methods import methods

@@ -11,10 +11,10 @@ import torch
 from torso.config import Config
 from torso.data.images import Images
 from torso.data.inputs import known
-from torso.federation.home import ClientService
-from torso.federation.letters import Request, RequestHeader
-from torso.federation.links import MissingAnswer
+from torso.federation.client_service import ClientService
+from torso.federation.protocol import Request, RequestHeader
 from torso.federation.site_data import SiteData
+from torso.federation.transport import MissingAnswer
 from torso.runs.job import Simulation, simulate
 
 CPU = torch.device("cpu")

@@ -30,7 +30,7 @@ import pytest
 
 ADDRESS = "TORSO_TESTS_FORK_AT"  # where the one that forks listens
 LOADS = (
-    *("torso.cli", "torso.report.federation_command", "torso.federation.run", "torso.federation.home"),
+    *("torso.cli", "torso.report.federation_command", "torso.federation.run", "torso.federation.client_service"),
     *("torso.federation.flower.client", "torso.federation.flower.server", "torso.federation.flower.serve"),
     *("flwr.supernode.cli.flower_supernode", "flwr.superlink.cli.flower_superlink", "flwr.superlink.main", "uvicorn"),
 )

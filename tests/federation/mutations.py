@@ -13,8 +13,8 @@ from typing import Any
 from tests.federation.at_home import Wire, homes_of
 from tests.runs.samples import tiny
 
-from torso.federation.home import ClientService
-from torso.federation.letters import Request
+from torso.federation.client_service import ClientService
+from torso.federation.protocol import Request
 from torso.federation.run import run_federation
 
 DTYPES = ("F32", "F64", "F16", "BF16", "I64", "U8", "BOOL", "F8_E4M3", "F4", "C64", "X", "", None, 7)

@@ -20,8 +20,8 @@ import torso
 from torso import Config
 from torso.data.images import Images
 from torso.errors import NoWorkerLeft
-from torso.federation.home import ClientService
-from torso.federation.letters import RequestHeader
+from torso.federation.client_service import ClientService
+from torso.federation.protocol import RequestHeader
 from torso.federation.run import run_federation
 from torso.federation.versions import ClientStateFiles
 from torso.measure import Accuracy

@@ -19,8 +19,8 @@ from tests.federation.mutations import Recorded, mutated, recorded
 
 from torso.errors import RequestError
 from torso.federation.description import Description
-from torso.federation.flower.hello import _beginning, parse_key_status
-from torso.federation.letters import Reply, Request, Unreadable, parse_reply
+from torso.federation.flower.admission import _beginning, parse_key_status
+from torso.federation.protocol import Reply, Request, Unreadable, parse_reply
 
 few = settings(max_examples=60, deadline=None)
 

@@ -12,9 +12,9 @@ from tests.runs.samples import StopAfter, history_of, last_tensors, same_tensors
 
 import torso
 from torso import Config, RequestError
+from torso.federation.notice import what_leaves
 from torso.federation.privacy import KEY, with_secret
 from torso.federation.run import run_federation
-from torso.federation.words import what_leaves
 from torso.runs.job import simulate
 from torso.runs.run import Stopped
 from torso.runs.sampling import participants

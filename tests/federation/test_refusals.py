@@ -19,12 +19,12 @@ import torso
 from torso import Config, RequestError
 from torso.data.images import Images
 from torso.data.inputs import Pixels
+from torso.federation.client_service import ClientService
 from torso.federation.description import Description
-from torso.federation.home import ClientService
-from torso.federation.letters import Reply, ReplyHeader, Request, RequestHeader
-from torso.federation.links import MissingAnswer
+from torso.federation.protocol import Reply, ReplyHeader, Request, RequestHeader
 from torso.federation.run import for_federation, run_federation
 from torso.federation.site_data import SiteData
+from torso.federation.transport import MissingAnswer
 from torso.runs.events import Listener
 from torso.runs.job import simulate
 

@@ -20,12 +20,12 @@ import torso
 from torso import Config
 from torso.data import Roster
 from torso.errors import RequestError
-from torso.federation.home import ClientService
-from torso.federation.letters import Reply, ReplyHeader, Request, RequestHeader
-from torso.federation.links import MissingAnswer
+from torso.federation.client_service import ClientService
+from torso.federation.protocol import Reply, ReplyHeader, Request, RequestHeader
 from torso.federation.run import for_federation, run_federation
 from torso.federation.secure.contents import RoundContents, scale_of
-from torso.federation.secure.notes import SumReply
+from torso.federation.secure.sum_messages import SumReply
+from torso.federation.transport import MissingAnswer
 from torso.nets import Tensors
 from torso.runs.job import Job, prepare, simulate
 from torso.runs.messages import Message, MessageNumbers

@@ -21,7 +21,7 @@ from tests.federation.test_secure_run import SECURE, SETS, message, roster_of, s
 import torso
 from torso import Config
 from torso.errors import RequestError
-from torso.federation.letters import RequestHeader
+from torso.federation.protocol import RequestHeader
 from torso.federation.run import run_federation
 from torso.federation.secure.contents import RoundContents, scale_of
 from torso.federation.secure.vector import CLIPPED, Slot, VectorLayout

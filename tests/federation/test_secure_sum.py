@@ -18,11 +18,11 @@ from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
 from torso.config import SecureConfig
 from torso.errors import RequestError
-from torso.federation.letters import Request, RequestHeader
+from torso.federation.protocol import Request, RequestHeader
 from torso.federation.secure.crypto import KeyPair, Vector, agreed_key, mask
-from torso.federation.secure.gathering import SumServer
-from torso.federation.secure.notes import SumRequest
-from torso.federation.secure.party import SumClient
+from torso.federation.secure.sum_client import SumClient
+from torso.federation.secure.sum_messages import SumRequest
+from torso.federation.secure.sum_server import SumServer
 from torso.federation.secure.terms import SharingParameters
 from torso.federation.secure.vector import CLIPPED, Slot, VectorLayout
 

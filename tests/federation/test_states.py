@@ -18,7 +18,7 @@ from tests.federation.test_faults import KillAfter, Killed, assert_same, config_
 import torso
 from torso.data.images import Images
 from torso.errors import NoWorkerLeft, RequestError
-from torso.federation.home import ClientService
+from torso.federation.client_service import ClientService
 from torso.federation.models import export_own, is_home
 from torso.federation.run import FederationFile, run_federation
 from torso.federation.site_data import SiteData

@@ -15,8 +15,8 @@ from torso.data.inputs import Moments
 from torso.data.table_columns import Column, merged_columns, rearranged_features
 from torso.errors import RequestError
 from torso.federation.agreement import Agreement, agree, joined_later, server_federation, site_federation
+from torso.federation.notice import what_columns_tell
 from torso.federation.site_data import SiteData, read_site, read_test
-from torso.federation.words import what_columns_tell
 from torso.runs.job import simulate
 
 CPU = torch.device("cpu")

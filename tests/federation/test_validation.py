@@ -17,8 +17,8 @@ from tests.runs.samples import tiny
 import torso
 from torso import Config
 from torso.errors import RequestError, running_user_code
-from torso.federation.home import ClientService
-from torso.federation.letters import Reply, ReplyHeader, Request, RequestHeader
+from torso.federation.client_service import ClientService
+from torso.federation.protocol import Reply, ReplyHeader, Request, RequestHeader
 from torso.federation.reasons import printable, reason_of
 from torso.federation.run import run_federation
 from torso.federation.versions import ClientStateFiles

@@ -35,11 +35,8 @@ from tests.federation.wire import PATIENCE, Joined, free_port, joined, until
 from torso import RequestError
 from torso.errors import InUse, NoWorkerLeft
 from torso.federation import certificates
-from torso.federation.flower import children, client, hello, payload
-from torso.federation.flower.calls import control_client
-from torso.federation.flower.client import FlowerClientLink
-from torso.federation.flower.control import admit, admitted, revoke, traffic
-from torso.federation.flower.gate import (
+from torso.federation.flower import admission, children, client, payload
+from torso.federation.flower.access_control import (
     FLEET,
     LARGEST,
     SECRET_HEADER,
@@ -48,13 +45,16 @@ from torso.federation.flower.gate import (
     KeyStatus,
     operator_token,
 )
+from torso.federation.flower.calls import control_client
+from torso.federation.flower.client import FlowerClientLink
+from torso.federation.flower.control import admit, admitted, revoke, traffic
 from torso.federation.flower.nodes import read
 from torso.federation.flower.payload import NotOurs, pack, unpack
 from torso.federation.flower.serve import serving
 from torso.federation.flower.server import FlowerServerLink, _bundle
 from torso.federation.folder import ClientFolder, ServerFolder, init
 from torso.federation.keys import fingerprint, make_key, own_key, public_key
-from torso.federation.links import MissingAnswer
+from torso.federation.transport import MissingAnswer
 
 pytestmark = [pytest.mark.usefixtures("forks"), pytest.mark.xdist_group("federation")]
 NAMES = ["client-0", "client-1", "client-2"]
@@ -264,7 +264,7 @@ def test_flower_itself_refuses_a_key_that_is_not_admitted(running: Running) -> N
 
 def post(running: Running, name: str, **changed: str) -> httpx.Response:
     """A SuperNode's first request."""
-    greeter = hello.AdmissionClient(running.client, own_key(running.client, name))
+    greeter = admission.AdmissionClient(running.client, own_key(running.client, name))
     public = public_key(running.client.key(f"{name}.pub"))
     body = ActivateNodeRequest(public_key=public, heartbeat_interval=30).SerializeToString()
     headers = {**greeter._signed(), **changed, "content-type": PROTOBUF_MEDIA_TYPE, **versions()}
@@ -283,9 +283,9 @@ def versions() -> dict[str, str]:
 
 
 def test_a_recorded_request_is_worth_nothing_later(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = hello.now
+    now = admission.now
     running.admit("recorded")
-    monkeypatch.setattr(hello, "now", lambda: now() - timedelta(seconds=400))
+    monkeypatch.setattr(admission, "now", lambda: now() - timedelta(seconds=400))
     assert post(running, "recorded").status_code == 401
     running.told("s old: a wrong clock, or a request that was recorded and sent again (status 401)")
     with pytest.raises(RequestError, match=r"this machine's differs by 40\d s"), joined(running.client, "recorded"):
@@ -392,7 +392,7 @@ def test_a_client_that_is_killed_in_the_middle(running: Running, link: FlowerSer
 
 def test_only_the_operator_commands(running: Running) -> None:
     """From this machine, but without the secret; with the secret everything is open."""
-    verify = hello.ssl.create_default_context(cafile=str(running.place.ca))
+    verify = admission.ssl.create_default_context(cafile=str(running.place.ca))
     with httpx.Client(verify=verify, trust_env=False) as stranger:
         for path in ("/v1/control/list-nodes", "/v1/runtime/acquire-task", "/docs", "/openapi.json", TRAFFIC, "/"):
             for headers in ({}, {SECRET_HEADER: "x" * 64}, {SECRET_HEADER: b"\xff"}):

@@ -10,8 +10,8 @@ from tests.federation.at_home import CPU, Wire, homes_of, site_data
 from tests.runs.samples import tiny
 
 from torso import Config
-from torso.federation.home import ClientService
-from torso.federation.letters import Reply
+from torso.federation.client_service import ClientService
+from torso.federation.protocol import Reply
 from torso.federation.run import run_federation
 from torso.measure import Accuracy
 from torso.runs.events import Listener

@@ -26,8 +26,8 @@ from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import LocalPhase, Phase, local_phases, stacked_phase
 from torso.learn.recorded import Recordable, Recorder, _Recording
+from torso.learn.recorded_epochs import blocks
 from torso.learn.steps import Envelope, LocalSettings, LookAhead, Plain, Step
-from torso.learn.strides import blocks
 from torso.learn.task import LocalContext, LocalResult, LocalTask
 from torso.nets import Body, LinearHead, Network, Tensors, learnable, skeleton
 from torso.nets.blocks import Unit

@@ -26,10 +26,10 @@ from torso.nets.heads import head_inits
 from torso.nets.lora import Lora, is_adapter
 from torso.parallel.together import run_together
 from torso.personal.state import State
-from torso.runs.inert import unread_keys
 from torso.runs.job import Simulation, simulate
 from torso.runs.stages import stages
 from torso.runs.telling import tell, visit_of
+from torso.runs.unused_keys import unread_keys
 
 from .tiny import eye, federation, play
 

@@ -16,8 +16,8 @@ from torso import Config
 from torso.data.batches import Batch
 from torso.errors import RequestError
 from torso.learn.drift import DriftState, HeadDecay
+from torso.learn.gpfl_loss import Guided
 from torso.learn.gradients import losses_of
-from torso.learn.guided import Guided
 from torso.learn.objectives import CrossEntropy
 from torso.methods import methods
 from torso.nets import Network, Output, apply, body_of, build, part_names

@@ -18,7 +18,7 @@ from torch.testing import assert_close
 
 from torso.engine import OneByOne, Workspace
 from torso.errors import RequestError
-from torso.learn.taught import MeanRegularised, Prototypical
+from torso.learn.teachers import MeanRegularised, Prototypical
 from torso.methods import methods
 from torso.nets import Output
 from torso.personal import Aligned

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torso.engine import OneByOne
-from torso.learn.taught import PREVIOUS_PREFIX, Contrast, NotTrue
+from torso.learn.teachers import PREVIOUS_PREFIX, Contrast, NotTrue
 from torso.methods import methods
 from torso.personal.state import State
 from torso.runs.job import simulate

@@ -124,7 +124,7 @@ def test_what_is_no_image_is_refused(ask: Ask, monkeypatch: pytest.MonkeyPatch) 
     status, text = ask("POST", "/ask", b"GIF89a nonsense")
     assert status == 400
     assert "cannot be read" in json.loads(text)["error"]
-    monkeypatch.setattr("torso.runs.pictures.MOST_PIXELS", 100)
+    monkeypatch.setattr("torso.runs.user_images.MOST_PIXELS", 100)
     assert "240×180 pixels" in json.loads(ask("POST", "/ask", png())[1])["error"]
     monkeypatch.setattr(try_page, "MOST_BYTES", 10)
     assert ask("POST", "/ask", png())[0] == 413

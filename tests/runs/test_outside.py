@@ -18,7 +18,7 @@ from tests.runs import samples
 import torso
 from torso import Config, Result
 from torso.data.inputs import Pixels
-from torso.federation.home import ClientService
+from torso.federation.client_service import ClientService
 from torso.federation.run import run_federation
 from torso.runs.run import Stopped
 

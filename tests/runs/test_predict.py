@@ -20,9 +20,9 @@ from torso import RequestError
 from torso.data.inputs import Floats, Pixels, Tokens
 from torso.nets import Network
 from torso.nets.card import Card
-from torso.runs.offered import read_user_data
-from torso.runs.pictures import decoded, fitted, told
 from torso.runs.predict import in_batches
+from torso.runs.user_data import read_user_data
+from torso.runs.user_images import decoded, fitted, told
 
 from .named import NAMES, digits, trained, write_images
 
@@ -175,7 +175,7 @@ def test_colour_size_and_exif() -> None:
 
 
 def test_too_many_pixels_and_other_formats_are_not_unpacked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("torso.runs.pictures.MOST_PIXELS", 1_000_000)
+    monkeypatch.setattr("torso.runs.user_images.MOST_PIXELS", 1_000_000)
     Image.new("L", (1001, 1000)).save(tmp_path / "large.png")
     with pytest.raises(RequestError, match="1001×1000 pixels"):
         decoded("large.png", (tmp_path / "large.png").read_bytes(), Pixels(1, 8, 8))

@@ -21,7 +21,7 @@ from torso.runs.job import simulate
 
 def told(*sets: str, method: str = "fedavg") -> list[str]:
     """What a run would say of its keys."""
-    from torso.runs.inert import unread_keys
+    from torso.runs.unused_keys import unread_keys
 
     job = simulate(tiny(method, *sets))
     return [note for note in (*job.roster.remarks, *unread_keys(job.config, job.plan)) if "no effect" in note]

@@ -22,8 +22,8 @@ from torso.papers.experiments.estimate import trained_on
 from torso.parallel.together import run_together
 from torso.randomness import numpy_generator
 from torso.results.result import Result
-from torso.runs.again import measured_again
 from torso.runs.events import Stop
+from torso.runs.remeasure import measured_again
 from torso.runs.run import Stopped
 
 PATHS = (0.06, 0.6)  # rate × steps in an epoch of fine-tuning; the larger one is tried if more epochs help

@@ -53,8 +53,8 @@ def ray(net: Network, federation: Federation, run: RunConfig) -> Engine:
 
 
 def flower(net: Network, federation: Federation, run: RunConfig) -> Engine:
-    """Refuse `run.engine = "flower"`: its clients hold their data on other machines (`federation/remote.py`), so they
-    cannot be simulated from data in this process."""
+    """Refuse `run.engine = "flower"`: its clients hold their data on other machines (`federation/remote_engine.py`),
+    so they cannot be simulated from data in this process."""
     raise RequestError(
         "run.engine = 'flower' is for clients that hold their own data: torso federation run CONFIG. "
         "Accepted here: auto, batched, one-by-one, ray"

@@ -21,9 +21,18 @@ from torso.data import Federation
 from torso.engine.base import HasCosts, S, SupportsForClients, Work
 from torso.engine.connect import threads, why_worker_is_late, worker_count, worker_resources
 from torso.engine.dealing import split_by_cost, split_evenly
-from torso.engine.keeping import LARGE, LeavesStates, state_handles, with_state_indices
-from torso.engine.parcels import CacheRecord, Label, PackedTensors, Payload, TensorLabels, complete_payload, read, write
+from torso.engine.payloads import (
+    CacheRecord,
+    Label,
+    PackedTensors,
+    Payload,
+    TensorLabels,
+    complete_payload,
+    read,
+    write,
+)
 from torso.engine.ray_session import Session
+from torso.engine.state_handles import LARGE, LeavesStates, state_handles, with_state_indices
 from torso.engine.worker import DriverEnvironment, Worker
 from torso.errors import NoWorkerLeft, RequestError, TorsoError
 from torso.nets import Network, skeleton

@@ -15,8 +15,8 @@ from ray import cloudpickle
 
 from torso.data import Federation
 from torso.engine.base import engines
-from torso.engine.keeping import StateIndex, fetch_payloads, open_states, split_states
-from torso.engine.parcels import Label, LabelCounter, PackedTensors, Payload, complete_payload, read, write
+from torso.engine.payloads import Label, LabelCounter, PackedTensors, Payload, complete_payload, read, write
+from torso.engine.state_handles import StateIndex, fetch_payloads, open_states, split_states
 from torso.personal.store import Store
 from torso.registry import plugin_entries, register_plugin_entries
 

@@ -25,7 +25,7 @@ from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError
 from torso.federation.description import AnyInput, Description, PrintableText, Record, by_class_name
 from torso.federation.fitting import Fitting, as_agreed, can_become
-from torso.federation.misfits import (
+from torso.federation.mismatches import (
     Told,
     alike_on_purpose,
     clash,

@@ -17,14 +17,14 @@ from torso.data.clients import SOURCE
 from torso.engine import OneByOne
 from torso.errors import RequestError
 from torso.federation.agreement import Agreement, server_federation
-from torso.federation.assembly import ConnectedClients
-from torso.federation.book import ParticipationLog
-from torso.federation.errands import FinishCall
-from torso.federation.links import ServerLink
+from torso.federation.connected_clients import ConnectedClients
+from torso.federation.participation_log import ParticipationLog
 from torso.federation.privacy import with_secret
-from torso.federation.remote import RemoteEngine
+from torso.federation.remote_calls import FinishCall
+from torso.federation.remote_engine import RemoteEngine
 from torso.federation.site_data import read_test
 from torso.federation.status import note_descriptions
+from torso.federation.transport import ServerLink
 from torso.learn.attacks import NoAttack
 from torso.measure import measures
 from torso.nets.bodies import GIVEN, wants_of
@@ -159,7 +159,7 @@ def _engine(job: Job) -> type[RemoteEngine]:
     """The class of the engine: with secure sums or without."""
     if job.config.run.flower.secure.kind == "none":
         return RemoteEngine
-    from torso.federation.secure.remote import SecureRemoteEngine  # needs Flower
+    from torso.federation.secure.secure_engine import SecureRemoteEngine  # needs Flower
 
     return SecureRemoteEngine
 

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torso.federation.assembly import ConnectedClients
+from torso.federation.connected_clients import ConnectedClients
 from torso.federation.description import Description
 from torso.federation.folder import ServerFolder
-from torso.federation.links import ServerLink
+from torso.federation.transport import ServerLink
 from torso.reading import parse_json
 from torso.results.files import write_text
 

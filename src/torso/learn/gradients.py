@@ -13,7 +13,7 @@ from torso.data.batches import Batch
 from torso.errors import RequestError, RunFailed
 from torso.learn.objectives import Objective, cross_entropy
 from torso.learn.stacked import padded
-from torso.learn.taught import TeacherObjective
+from torso.learn.teachers import TeacherObjective
 from torso.nets import Network, Output, Tensors, apply
 from torso.nets.compute import allows_padding, drawing, draws
 from torso.nets.draws import Seeded

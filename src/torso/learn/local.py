@@ -16,10 +16,10 @@ from torso.learn.drift import DriftState
 from torso.learn.features import are_fixed, on_features
 from torso.learn.gradients import leading_gradients
 from torso.learn.phases import LocalPhase, moved_by
+from torso.learn.recorded_epochs import can_stride
+from torso.learn.recorded_epochs import epoch as stride
 from torso.learn.stacked import rows_at
 from torso.learn.steps import Learner, LocalSettings
-from torso.learn.strides import can_stride
-from torso.learn.strides import epoch as stride
 from torso.learn.task import LocalResult, LocalTask
 from torso.nets import Tensors, set_modes
 from torso.precision import computing

@@ -119,7 +119,7 @@ class MetaWeighted(Step):
 def _gamma(learner: Learner, notes: Tensors) -> Tensor:
     """γ of each client [G, 1]: that of the objective times the learned factor."""
     objective = learner.settings.objective
-    assert isinstance(objective, BalancedSoftmax)  # runs/sense.py refuses other objectives
+    assert isinstance(objective, BalancedSoftmax)  # runs/method_checks.py refuses other objectives
     return objective.gamma * notes[GAMMA]
 
 

@@ -48,7 +48,7 @@ class Objective(ABC):
 
     @property
     def teachers(self) -> tuple[str, ...]:
-        """The outputs of fixed models that the loss compares with, such as `start.logits` (taught.py). The models are
+        """The outputs of fixed models that the loss compares with, such as `start.logits` (teachers.py). The models are
         `start`, at the start of the visit, and `previous`, at the end of the client's previous visit."""
         return ()
 

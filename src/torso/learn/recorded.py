@@ -80,7 +80,7 @@ class Recorder:
         self.compute = compute
         self.most = most
         self.frozen = frozen
-        self.strides = True  # whether several steps may be recorded as one (strides.py)
+        self.strides = True  # whether several steps may be recorded as one (recorded_epochs.py)
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._plays: OrderedDict[object, Callable[[], None]] = OrderedDict()
         self._made: dict[object, Any] = {}  # fixed memory that the plays use

@@ -24,8 +24,8 @@ from torso.learn.gradients import Gradients, check_gradients, leading_gradients
 from torso.learn.objectives import CrossEntropy, Objective, Stacks
 from torso.learn.sgd import Sgd
 from torso.learn.stacked import Rate, padded, rows_of, scaled
-from torso.learn.taught import TOLD_PREFIX, TeacherObjective, answers, hears, teacher_tensors, teachers_of
-from torso.learn.widths import equal_widths, joined_gradients, narrowed
+from torso.learn.teachers import TOLD_PREFIX, TeacherObjective, answers, hears, teacher_tensors, teachers_of
+from torso.learn.unpadded import equal_widths, joined_gradients, narrowed
 from torso.nets import Network, Tensors, set_modes
 from torso.registry import Registry, is_foreign
 

@@ -114,7 +114,7 @@ class LocalTask:
 def stacks_alike(settings: LocalSettings, plan: Sequence[LocalPhase], sizes: Sequence[int]) -> bool:
     """Whether clients with these numbers of samples get the same bits in a stack as alone, if the network allows it.
 
-    With different numbers of samples, only steps on batches can do that (widths.py). Features that a head-only phase
+    With different numbers of samples, only steps on batches can do that (unpadded.py). Features that a head-only phase
     computes once are padded, which changes bits."""
     parts = settings.objective, settings.step, settings.drift
     if any(map(is_foreign, parts)) or "none" in (settings.objective.stacks, settings.step.stacks):

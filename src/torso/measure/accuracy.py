@@ -14,9 +14,9 @@ from torch import Tensor
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.data.sending import on_device
 from torso.engine import Workspace
-from torso.learn import looking
-from torso.learn.looking import look, outputs_by_row, samples_per_pass
+from torso.learn import outputs
 from torso.learn.objectives import cross_entropy
+from torso.learn.outputs import look, outputs_by_row, samples_per_pass
 from torso.learn.task import LocalContext
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors
@@ -180,7 +180,7 @@ def class_means(
         total, count = class_sums(workspace, clients, tensors, how.batch_size, order)
     else:
         deck = workspace.train_deck(clients).by_class()
-        total, count = looking.class_sums(workspace.context, deck, tensors, how.batch_size, None)
+        total, count = outputs.class_sums(workspace.context, deck, tensors, how.batch_size, None)
     return total / count.clamp(min=1).unsqueeze(-1), count > 0
 
 
@@ -188,7 +188,7 @@ def class_sums(
     workspace: Workspace, clients: Sequence[int], tensors: Tensors, batch_size: int, order: Shuffle | None
 ) -> tuple[Tensor, Tensor]:
     """The sums of features by class [G, C, d] over the clients' training samples, and the numbers of samples [G, C]."""
-    return looking.class_sums(workspace.context, workspace.train_deck(clients), tensors, batch_size, order)
+    return outputs.class_sums(workspace.context, workspace.train_deck(clients), tensors, batch_size, order)
 
 
 @measure("generic", of="server")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.data.sending import on_device
 from torso.engine import Workspace
-from torso.learn.looking import look, outputs_by_row
+from torso.learn.outputs import look, outputs_by_row
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torso.data.batches import Batch
 from torso.engine import Workspace
-from torso.learn.looking import look
+from torso.learn.outputs import look
 from torso.measure.accuracy import generic_hits, own_prediction
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torso.data.batches import Shuffle
 from torso.engine import Workspace
-from torso.learn.looking import look
+from torso.learn.outputs import look
 from torso.measure.accuracy import largest, percent_correct
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors

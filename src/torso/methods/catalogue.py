@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from torso.learn.drift import ClientMomentum, Dynamic, MultiTask, Proximal, Scaffold
-from torso.learn.guided import Guided
+from torso.learn.gpfl_loss import Guided
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import (
     BalancedSoftmax,
@@ -24,7 +24,7 @@ from torso.learn.objectives import (
 from torso.learn.phases import Phase
 from torso.learn.sharpness import SharpnessAware
 from torso.learn.steps import Envelope, LookAhead
-from torso.learn.taught import Contrast, MeanRegularised, NotTrue, Prototypical
+from torso.learn.teachers import Contrast, MeanRegularised, NotTrue, Prototypical
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import ClassMeans, Finished
 from torso.nets.heads import Dual, Gpfl, MlpHead, Normalized, Shifted, Simplex, SparseSimplex, Sphere

@@ -25,7 +25,7 @@ from torso.config import Config, RunConfig
 from torso.data import DataCache, Federation
 from torso.engine.batched import Batched
 from torso.engine.connect import threads, why_worker_is_late, worker_count, worker_resources
-from torso.engine.parcels import Payload, complete_payload, read
+from torso.engine.payloads import Payload, complete_payload, read
 from torso.engine.worker import DriverEnvironment
 from torso.errors import RequestError
 from torso.parallel.pool import AcceleratorBroken, ListenerCall, ProcessLost, Task, do

@@ -14,11 +14,11 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.kinds import Count, NotNegative
 from torso.learn.gradients import gradients
-from torso.learn.looking import class_sums, one_hot_labels
+from torso.learn.outputs import class_sums, one_hot_labels
 from torso.learn.phases import moved_by
 from torso.learn.stacked import per_client
 from torso.learn.task import LocalResult
-from torso.learn.taught import TOLD_PREFIX, Prototypical, at_class
+from torso.learn.teachers import TOLD_PREFIX, Prototypical, at_class
 from torso.nets import Network, Tensors, learnable, part_names, set_modes
 from torso.personal.base import OwnModelStart, Personal, VisitStart, personals
 

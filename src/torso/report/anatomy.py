@@ -12,7 +12,7 @@ import numpy as np
 
 from torso.config import Config
 from torso.data import Pixels, Roster
-from torso.learn.taught import remembers
+from torso.learn.teachers import remembers
 from torso.methods import AXES, Method, Share, methods
 from torso.methods.bibliography import papers
 from torso.methods.parse import axis_to_config

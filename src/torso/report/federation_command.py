@@ -131,12 +131,12 @@ def join(
     import torch
 
     from torso.config import Config
+    from torso.federation.client_service import ClientService
     from torso.federation.flower.client import FlowerClientLink
     from torso.federation.folder import ClientFolder
-    from torso.federation.home import ClientService
     from torso.federation.keys import check_name
+    from torso.federation.notice import what_columns_tell
     from torso.federation.site_data import read_site
-    from torso.federation.words import what_columns_tell
     from torso.nets import wants_of
     from torso.runs.devices import device_named
     from torso.signals import terminated_as_interrupted

@@ -56,8 +56,8 @@ def predict(
     """Classify new samples with a trained model: print classes and their probabilities."""
     load_plugins(plugin)
     from torso.nets.network import card_of
-    from torso.runs.offered import read_user_data
     from torso.runs.predict import answers
+    from torso.runs.user_data import read_user_data
 
     net = model_at(model, client, data_root, accept_changed_data)
     card = card_of(net)

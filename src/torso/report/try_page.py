@@ -22,9 +22,9 @@ from torso.nets.network import card_of
 from torso.report.local_page import LocalHandler, listen
 from torso.report.page import render
 from torso.report.predict_command import described
-from torso.runs.offered import UserData, read_user_data
-from torso.runs.pictures import decoded, told
 from torso.runs.predict import answers
+from torso.runs.user_data import UserData, read_user_data
+from torso.runs.user_images import decoded, told
 
 MOST_BYTES = 20 * 2**20  # of an uploaded file
 _SHOWN = 5  # classes that an answer lists

@@ -24,9 +24,9 @@ from torso.nets import Tensors
 from torso.personal.store import ClientState, StateHandle
 from torso.runs.colluding import colluded
 from torso.runs.faults import NOT_FINITE, WRONG_NUMBERS
-from torso.runs.gathered import StatisticsSums, row_of
 from torso.runs.messages import Sent, Told
 from torso.runs.stage import Stage
+from torso.runs.statistics_sums import StatisticsSums, row_of
 from torso.runs.uploads import UploadTerms, finite_uploads
 from torso.server.robust import clipped_uploads
 from torso.server.state import ServerState

@@ -14,7 +14,7 @@ import numpy as np
 
 from torso.data import Roster
 from torso.learn.phases import LocalPhase
-from torso.learn.taught import teachers_of
+from torso.learn.teachers import teachers_of
 from torso.nets import Tensors
 from torso.nets.flops import step_flops
 from torso.runs.messages import Schema, Told, sent_schema

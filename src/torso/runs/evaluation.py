@@ -13,7 +13,7 @@ from torso.learn.local import learn, learn_by_epoch
 from torso.learn.phases import Phase, local_phases, with_trained_head
 from torso.learn.steps import LocalSettings, Plain
 from torso.learn.task import LocalResult, LocalTask
-from torso.learn.taught import hears
+from torso.learn.teachers import hears
 from torso.measure import Evaluation
 from torso.measure.base import OneMoreVisit
 from torso.nets import Tensors

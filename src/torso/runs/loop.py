@@ -22,13 +22,13 @@ from torso.runs.events import Begin, Listener, Stop
 from torso.runs.exchange import state_after_start
 from torso.runs.faults import REFUSED
 from torso.runs.features import FeaturePlan, remark
-from torso.runs.inert import unread_keys
 from torso.runs.job import Job
 from torso.runs.player import Player
 from torso.runs.record import Record
 from torso.runs.rounds import Round, TooFewAnswered, named
 from torso.runs.stage import Stage
 from torso.runs.stopping import Stoppable
+from torso.runs.unused_keys import unread_keys
 
 _ATTEMPTS = 10  # how often a round is played if too few clients answer
 

@@ -17,12 +17,12 @@ from torso.runs.aggregate import Aggregate
 from torso.runs.cost import cost_of
 from torso.runs.faults import NOT_FINITE, Faults
 from torso.runs.messages import Told
+from torso.runs.round_plans import RoundPlan, plan_round
 from torso.runs.sampling import participants, weights_of
 from torso.runs.server_step import server_pass, server_step
 from torso.runs.speeds import Hours
 from torso.runs.stage import Stage
 from torso.runs.telling import tell, visit_of
-from torso.runs.turns import RoundPlan, plan_round
 from torso.server.state import Cost, ServerState
 
 

@@ -12,7 +12,7 @@ from torso.methods import Method, methods
 from torso.methods.starts import EarlierMethod, TrainingPlan
 from torso.nets import Network
 from torso.registry import chosen
-from torso.runs.sense import check_part, check_parts, check_sense
+from torso.runs.method_checks import check_part, check_parts, check_sense
 from torso.runs.stage import Stage
 
 

@@ -22,7 +22,7 @@ from torso.learn.stacked import finite_rows, row_copies
 from torso.learn.steps import LocalSettings
 from torso.learn.tamper import Tamper
 from torso.learn.task import LocalResult, LocalTask, stacks_alike
-from torso.learn.taught import PREVIOUS_PREFIX, TOLD_PREFIX, hears, remembers
+from torso.learn.teachers import PREVIOUS_PREFIX, TOLD_PREFIX, hears, remembers
 from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
 from torso.personal import Personal, VisitStart
@@ -40,7 +40,9 @@ class Visit:
 
     Samples and states of the clients are not part of it. The visit finds them in its workspace."""
 
-    leaves: ClassVar[bool] = True  # its result has a field `left`: the new state of each client (engine/keeping.py)
+    leaves: ClassVar[bool] = (
+        True  # its result has a field `left`: the new state of each client (engine/state_handles.py)
+    )
 
     told: Told
     plan: tuple[LocalPhase, ...]

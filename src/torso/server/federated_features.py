@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torso.errors import RequestError
 from torso.kinds import Count, CountOrZero, Positive
-from torso.learn.looking import one_hot_labels
+from torso.learn.outputs import one_hot_labels
 from torso.nets import Network, Tensors
 from torso.nets.layers import Linear
 from torso.randomness import torch_generator

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 
 from torso.learn.gradients import gradients
-from torso.learn.looking import all_batches
 from torso.learn.objectives import CrossEntropy
+from torso.learn.outputs import all_batches
 from torso.learn.phases import moved_by
 from torso.nets import Network, Tensors, learnable, set_modes
 from torso.server.statistics import Declared, Statistic, Statistics, VisitEnd, statistics

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torso.errors import RequestError
 from torso.kinds import Count, NotNegative, Positive
-from torso.learn.looking import one_hot_labels
+from torso.learn.outputs import one_hot_labels
 from torso.learn.stacked import per_client
 from torso.nets import Network, Tensors
 from torso.nets.layers import Linear

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torso.errors import RequestError
-from torso.learn.looking import one_hot_labels
+from torso.learn.outputs import one_hot_labels
 from torso.nets import Network, Tensors
 from torso.server.statistics import (
     Declared,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from torso.data.batches import Batch, Shuffle
-from torso.learn.looking import all_batches, class_sums, look
+from torso.learn.outputs import all_batches, class_sums, look
 from torso.learn.task import LocalResult, LocalTask
 from torso.nets import Network, Output, Tensors
 from torso.registry import Registry

@@ -1,4 +1,4 @@
-"""HTTP clients for Flower's APIs, with the header that `Gate` requires, and readable errors for failed requests."""
+"""HTTP clients for Flower's APIs, with the header that `AccessControl` requires, and readable errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from torso.errors import RequestError
-from torso.federation.flower.gate import SECRET_HEADER, operator_token
+from torso.federation.flower.access_control import SECRET_HEADER, operator_token
 from torso.federation.folder import ServerFolder
 
 Call = Callable[[ProtobufRequestContext], httpx.Response]
@@ -26,7 +26,7 @@ _OWN_PATIENCE = 2.0  # the same for this machine's SuperNode, which is restarted
 
 
 class OperatorHeader:
-    """An interceptor that adds the operator's header, which `Gate` requires."""
+    """An interceptor that adds the operator's header, which `AccessControl` requires."""
 
     def __init__(self, secret: str) -> None:
         self._token = operator_token(secret)

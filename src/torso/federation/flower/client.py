@@ -20,16 +20,16 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
 
 from torso.errors import RequestError, RunFailed
 from torso.federation.flower import children
+from torso.federation.flower.access_control import KeyStatus
+from torso.federation.flower.admission import AdmissionClient, ServerUnreachable
 from torso.federation.flower.calls import TaskToken, runtime_client
-from torso.federation.flower.gate import KeyStatus
-from torso.federation.flower.hello import AdmissionClient, ServerUnreachable
+from torso.federation.flower.patches import HEARTBEAT, SHORTEST, poll_interval, quicken_parts
 from torso.federation.flower.payload import NotOurs, pack, unpack
-from torso.federation.flower.quick import HEARTBEAT, SHORTEST, poll_interval, quicken_parts
 from torso.federation.flower.tasks import claim, finish, heartbeats
 from torso.federation.folder import ClientFolder, write_private
 from torso.federation.keys import check_name, own_key
-from torso.federation.links import Answer
 from torso.federation.reasons import reason_of
+from torso.federation.transport import Answer
 
 Say = Callable[[str], None]
 _START = 120.0  # seconds for the SuperNode to start and connect

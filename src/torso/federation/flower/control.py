@@ -12,8 +12,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.constant import NodeStatus
 
 from torso.errors import RequestError, did_you_mean
+from torso.federation.flower.access_control import TRAFFIC, Traffic
 from torso.federation.flower.calls import control_client, get_json, readable_errors
-from torso.federation.flower.gate import TRAFFIC, Traffic
 from torso.federation.folder import ServerFolder
 from torso.federation.keys import check_name, fingerprint, public_key
 

@@ -13,8 +13,8 @@ import httpx
 
 from torso.errors import RequestError, RunFailed
 from torso.federation.flower import children
+from torso.federation.flower.access_control import TRAFFIC
 from torso.federation.flower.calls import get_json
-from torso.federation.flower.gate import TRAFFIC
 from torso.federation.flower.nodes import read
 from torso.federation.flower.superlink import NODES, sockets
 from torso.federation.folder import ServerFolder

@@ -29,11 +29,11 @@ from flwr.superlink.grid.http_grid import HttpGrid
 import torso
 from torso.errors import InUse, NoWorkerLeft, RequestError, RunFailed
 from torso.federation.flower.calls import TaskToken, control_client, flower_message, readable_errors, runtime_client
+from torso.federation.flower.patches import poll_interval
 from torso.federation.flower.payload import KIND, NotOurs, pack, unpack
-from torso.federation.flower.quick import poll_interval
 from torso.federation.flower.tasks import claim, finish, heartbeats
 from torso.federation.folder import ServerFolder
-from torso.federation.links import MissingAnswer
+from torso.federation.transport import MissingAnswer
 from torso.locks import lock
 
 _SERVER = Node(node_id=1)  # Flower's number for the server itself

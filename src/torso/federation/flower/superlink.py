@@ -13,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from torso.federation.flower.access_control import AccessControl, Headers, KeyStatus
 from torso.federation.flower.children import die_with_parent
-from torso.federation.flower.gate import AccessControl, Headers, KeyStatus
 from torso.federation.keys import fingerprint
 
 NODES = "TORSO_NODES"  # environment variable: the file of `nodes`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from torso.federation.flower.children import die_with_parent
-from torso.federation.flower.quick import give_up_what_has_ended, quicken
+from torso.federation.flower.patches import give_up_what_has_ended, quicken
 
 UNCHANGED = "TORSO_FLOWER_UNCHANGED"  # environment variable; 1: Flower's own waits, for bench/federation_floor.py
 

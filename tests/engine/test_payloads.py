@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torso.engine.parcels import CacheRecord, PackedTensors, TensorLabels, complete_payload, read, write
+from torso.engine.payloads import CacheRecord, PackedTensors, TensorLabels, complete_payload, read, write
 
 ODD = {
     "number": torch.tensor(3.5),

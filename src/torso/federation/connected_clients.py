@@ -10,9 +10,9 @@ from torso.config import Config
 from torso.errors import NoWorkerLeft, RequestError
 from torso.federation.agreement import Agreement, agree, joined_later
 from torso.federation.description import Description
-from torso.federation.letters import Reply, Request, RequestHeader, digest, parse_reply, part_tensors
-from torso.federation.links import MissingAnswer, ServerLink
+from torso.federation.protocol import Reply, Request, RequestHeader, digest, parse_reply, part_tensors
 from torso.federation.reasons import printable
+from torso.federation.transport import MissingAnswer, ServerLink
 from torso.nets import Tensors, wants_of
 from torso.runs.job import Job
 

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import torch
 
 from torso.errors import RequestError
-from torso.federation.book import ParticipationLog
-from torso.federation.letters import Reply, Request, digest, part_tensors
+from torso.federation.participation_log import ParticipationLog
+from torso.federation.protocol import Reply, Request, digest, part_tensors
 from torso.learn.stacked import all_finite
 from torso.measure.evaluate import MeasureWork, PooledMeasureWork, Values
 from torso.methods.starts import class_sums_declared

@@ -16,7 +16,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from pydantic import TypeAdapter
 
 from torso.errors import RequestError, TorsoError
-from torso.federation.flower.gate import HELLO, JOIN, KeyStatus
+from torso.federation.flower.access_control import HELLO, JOIN, KeyStatus
 from torso.federation.folder import ClientFolder
 from torso.reading import parse_record
 

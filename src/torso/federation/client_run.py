@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from torso.errors import RequestError, TorsoError
-from torso.federation.letters import Request, RequestHeader, digest
+from torso.federation.protocol import Request, RequestHeader, digest
 from torso.federation.versions import ClientStateFiles
 from torso.nets import Tensors
 from torso.personal.store import ClientState

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torso.federation.letters import RequestHeader
+from torso.federation.protocol import RequestHeader
 
 
 @dataclass

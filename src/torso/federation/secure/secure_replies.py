@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torso.errors import RequestError
-from torso.federation.letters import Reply, ReplyHeader, RequestHeader
+from torso.federation.protocol import Reply, ReplyHeader, RequestHeader
 from torso.federation.secure.contents import ClassSumContents, NotFinite, RoundContents
-from torso.federation.secure.notes import SumReply, SumRequest
-from torso.federation.secure.party import SumClient
+from torso.federation.secure.sum_client import SumClient
+from torso.federation.secure.sum_messages import SumReply, SumRequest
 from torso.federation.secure.terms import SharingParameters
 from torso.federation.secure.vector import VectorLayout, to_int32
 from torso.nets import Tensors

@@ -9,11 +9,11 @@ from typing import Any, Protocol, Self, TypeVar
 
 from torso.engine import SERVER, Engine, Work
 from torso.errors import NoWorkerLeft, RequestError
-from torso.federation.book import ParticipationLog
-from torso.federation.errands import RemoteCall, remote_call_of
-from torso.federation.letters import Reply, Request, Unreadable, parse_reply, part_tensors
-from torso.federation.links import ServerLink
+from torso.federation.participation_log import ParticipationLog
+from torso.federation.protocol import Reply, Request, Unreadable, parse_reply, part_tensors
 from torso.federation.reasons import printable
+from torso.federation.remote_calls import RemoteCall, remote_call_of
+from torso.federation.transport import ServerLink
 from torso.measure.counts import TestCounts
 from torso.measure.evaluate import GenericMeasureWork
 from torso.personal.store import Store

@@ -8,7 +8,7 @@ import numpy as np
 
 from torso.errors import RequestError
 from torso.federation.secure.crypto import Vector, joined_secret, mask, shared_mask
-from torso.federation.secure.notes import Keys
+from torso.federation.secure.sum_messages import Keys
 from torso.federation.secure.terms import SharingParameters
 
 

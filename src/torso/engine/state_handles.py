@@ -15,7 +15,7 @@ import ray
 import torch
 from ray.exceptions import ObjectLostError
 
-from torso.engine.parcels import Payload, read
+from torso.engine.payloads import Payload, read
 from torso.errors import NoWorkerLeft
 from torso.personal.store import ClientState, StateHandle, Store
 

@@ -7,8 +7,8 @@ import torch
 
 from torso import Config
 from torso.engine.base import Workspace
-from torso.learn import looking
-from torso.learn.looking import look, samples_per_pass
+from torso.learn import outputs
+from torso.learn.outputs import look, samples_per_pass
 from torso.measure.accuracy import generic, percent_correct
 from torso.measure.calibration import ece_generic
 from torso.measure.mixes import generic_as_personal
@@ -86,7 +86,7 @@ def test_batches_of_the_test_set_side_by_side_are_those_one_by_one(
         return [value for take in takes for value in take(workspace, range(10), models, how).values()]
 
     plain = found()
-    monkeypatch.setattr(looking, "_rows_at_once", lambda context, deck, each: many)
+    monkeypatch.setattr(outputs, "_rows_at_once", lambda context, deck, each: many)
     for one_by_one, together in zip(plain, found(), strict=True):
         torch.testing.assert_close(together, one_by_one)
     assert plain[0].sum() == plain[1].sum() > 0
@@ -103,7 +103,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             raise torch.OutOfMemoryError
         return apply(net, tensors, x, real)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(looking, "apply", holds_forty)
+    monkeypatch.setattr(outputs, "apply", holds_forty)
     return tried
 
 

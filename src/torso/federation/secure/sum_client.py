@@ -17,7 +17,7 @@ from torso.federation.secure.crypto import (
     shared_mask,
     split_secret,
 )
-from torso.federation.secure.notes import Keys
+from torso.federation.secure.sum_messages import Keys
 from torso.federation.secure.terms import SharingParameters
 
 from flwr.common.secure_aggregation.secaggplus_utils import (  # isort: skip

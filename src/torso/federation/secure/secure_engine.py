@@ -12,14 +12,14 @@ import torch
 from torso.engine import Work
 from torso.engine.base import Sum
 from torso.errors import RequestError, RunFailed
-from torso.federation.book import ParticipationLog
-from torso.federation.errands import RemoteCall, remote_call_of
-from torso.federation.letters import Reply, Request
-from torso.federation.remote import RemoteEngine
+from torso.federation.participation_log import ParticipationLog
+from torso.federation.protocol import Reply, Request
+from torso.federation.remote_calls import RemoteCall, remote_call_of
+from torso.federation.remote_engine import RemoteEngine
 from torso.federation.secure.contents import NOT_FINITE, ClassSumContents, RoundContents, scale_of
 from torso.federation.secure.crypto import Vector, public_key
-from torso.federation.secure.gathering import SumServer
-from torso.federation.secure.notes import Keys, SumReply, SumRequest
+from torso.federation.secure.sum_messages import Keys, SumReply, SumRequest
+from torso.federation.secure.sum_server import SumServer
 from torso.federation.secure.terms import SharingParameters
 from torso.federation.secure.vector import CLIPPED, VectorLayout, from_int32
 from torso.nets import Tensors

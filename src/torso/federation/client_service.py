@@ -25,12 +25,12 @@ from torso.data.clients import checksum
 from torso.data.inputs import Pixels
 from torso.errors import RequestError, TorsoError
 from torso.federation.agreement import Agreement, site_federation
-from torso.federation.letters import PROTOCOL, Reply, ReplyHeader, Request, RequestHeader, failed
+from torso.federation.client_run import ClientRun, MissingTensors
+from torso.federation.notice import asks_class_sums, measured, what_leaves
+from torso.federation.protocol import PROTOCOL, Reply, ReplyHeader, Request, RequestHeader, failed
 from torso.federation.reasons import reason_of
-from torso.federation.seat import ClientRun, MissingTensors
 from torso.federation.site_data import SiteData
 from torso.federation.versions import ClientStateFiles
-from torso.federation.words import asks_class_sums, measured, what_leaves
 from torso.measure.evaluate import Values
 from torso.nets import Network
 from torso.reading import parse_json, parse_toml
@@ -43,7 +43,7 @@ from torso.runs.messages import Message
 from torso.runs.site import Site
 
 if TYPE_CHECKING:
-    from torso.federation.secure.sealer import SecureReplies
+    from torso.federation.secure.secure_replies import SecureReplies
 
 Say = Callable[[str], None]
 
@@ -224,7 +224,7 @@ class ClientService:
 
     def _sealed(self) -> SecureReplies:
         if self._sealer is None:
-            from torso.federation.secure.sealer import SecureReplies  # needs Flower
+            from torso.federation.secure.secure_replies import SecureReplies  # needs Flower
 
             self._sealer = SecureReplies()
         return self._sealer

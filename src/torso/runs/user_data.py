@@ -19,8 +19,8 @@ from torso.data.tokenise import are_texts
 from torso.data.wants import Tokenizer
 from torso.errors import RequestError
 from torso.nets.card import Card
-from torso.runs.offered_text import TABLES, TEXT, UserTexts, from_lines, from_table, of_texts
-from torso.runs.pictures import FittedImage, fitted, read_pictures, told
+from torso.runs.user_images import FittedImage, fitted, read_pictures, told
+from torso.runs.user_texts import TABLES, TEXT, UserTexts, from_lines, from_table, of_texts
 
 _ARRAYS = "an .npz file with images or samples (and labels, where they are known)"
 LABEL = "label"

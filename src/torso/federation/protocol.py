@@ -15,9 +15,9 @@ import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from torso.errors import RequestError
-from torso.federation.links import MissingAnswer
 from torso.federation.reasons import printable
-from torso.federation.secure.notes import SumReply, SumRequest
+from torso.federation.secure.sum_messages import SumReply, SumRequest
+from torso.federation.transport import MissingAnswer
 from torso.kinds import CountOrZero, FailFastTuple
 from torso.nets import Tensors
 from torso.runs.messages import Message, MessageNumbers, by_part, decoded, encoded

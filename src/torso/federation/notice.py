@@ -5,7 +5,7 @@ from __future__ import annotations
 from torso.config import Config
 from torso.data import Floats, Input, Pixels, Tokens
 from torso.data.table_columns import Columns
-from torso.learn.taught import remembers
+from torso.learn.teachers import remembers
 from torso.nets import Tensors
 from torso.runs.job import Job
 from torso.runs.stage import Stage

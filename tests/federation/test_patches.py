@@ -21,7 +21,7 @@ from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supernode import start_client_internal
 from flwr.supernode.nodestate import NodeStateFactory
 
-from torso.federation.flower import quick
+from torso.federation.flower import patches
 from torso.federation.flower.client import RetryingRuntime
 from torso.federation.flower.payload import KIND, pack
 
@@ -29,8 +29,8 @@ PATIENCE = 120.0
 
 
 def test_flower_waits_where_we_think_it_does() -> None:
-    """Fails when Flower has changed there: look at `quick`, measure, and change the list."""
-    code = "from torso.federation.flower.quick import *; assert quicken() == [], quicken()\n"
+    """Fails when Flower has changed there: look at `patches`, measure, and change the list."""
+    code = "from torso.federation.flower.patches import *; assert quicken() == [], quicken()\n"
     code += "assert give_up_what_has_ended()\n"
     code += "import flwr.supernode.start_client_internal as loop; assert isinstance(loop.time, Naps)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
@@ -49,17 +49,17 @@ def test_naps(monkeypatch: pytest.MonkeyPatch) -> None:
             slept.append(seconds)
             clock[0] += seconds
 
-    monkeypatch.setattr(quick, "time", Time)
-    naps = quick.ShorterSleeps()
+    monkeypatch.setattr(patches, "time", Time)
+    naps = patches.ShorterSleeps()
     assert naps.strftime() == "as before"
     for _ in range(300):
         naps.sleep(3)
-    assert slept[0] == quick.SHORTEST_AWAY
+    assert slept[0] == patches.SHORTEST_AWAY
     assert slept == sorted(slept)
     assert slept[-1] == 3
     naps.sleep(0.5)
     naps.sleep(3)
-    assert slept[-2:] == [quick.SHORTEST, quick.SHORTEST_AWAY]
+    assert slept[-2:] == [patches.SHORTEST, patches.SHORTEST_AWAY]
 
 
 def _message(run: int) -> Message:
@@ -86,7 +86,7 @@ def test_a_message_of_a_run_that_ends_is_given_up(ends: str, monkeypatch: pytest
     """Nothing of it is left, and its task is over, although the client may have answered already."""
     name = "_pull_and_store_message"
     monkeypatch.setattr(start_client_internal, name, getattr(start_client_internal, name))  # undone at the end
-    assert quick.give_up_what_has_ended()
+    assert patches.give_up_what_has_ended()
     stores = ObjectStoreFactory()
     state, store = NodeStateFactory(stores).state(), stores.store()
     state.set_node_id(2)

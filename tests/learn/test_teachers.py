@@ -13,7 +13,7 @@ from torso.data.batches import Batch
 from torso.learn.gradients import losses_of
 from torso.learn.objectives import Calibrated, CrossEntropy, Objective, Restricted
 from torso.learn.recorded import _fill, _room_for
-from torso.learn.taught import Contrast, NotTrue, remembers, teacher_tensors, teachers_of
+from torso.learn.teachers import Contrast, NotTrue, remembers, teacher_tensors, teachers_of
 from torso.nets import Output
 
 LOGITS = torch.tensor([[[1.0, 2.0, 0.0]]])  # one client, one sample, three classes

@@ -7,7 +7,7 @@ from torso.learn.drift import Drift, NoDrift, drifts
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import moved_by
-from torso.learn.taught import hears
+from torso.learn.teachers import hears
 from torso.methods import Method
 from torso.nets import Network, learnable, part_names
 from torso.registry import chosen

@@ -3,7 +3,7 @@
 A tensor is sent once. Both sides keep it under its label until the driver's copy is deleted or modified. So a frozen
 head, or a model that is evaluated after it was trained, is sent as a few bytes. What both sides hold anyway (the data,
 the network, the engine) is replaced by a name. What clients hold between their visits stays in Ray's object store, and
-the driver has handles on it (`KeptOnRay`), so a worker may be lost.
+the driver has handles on it (`RayStateHandle`), so a worker may be lost.
 """
 
 from __future__ import annotations
