@@ -83,7 +83,7 @@ def test_where_time_is_up_what_comes_after_still_has_its_share(federation: Feder
 def test_a_part_that_did_not_end_does_not_count(federation: Federation) -> None:
     course = held(federation, Clock(lambda text: 1e6 if text.startswith("part C: 1") else None)).hold()
     assert (len(course.rungs), course.alone) == (2, None)
-    with pytest.raises(TooLittleTime, match="so nothing is advised"):
+    with pytest.raises(TooLittleTime, match="so no method is advised"):
         held(federation, Clock(lambda text: 1e6 if text.startswith("part B: 1") else None)).hold()
     with pytest.raises(RequestError, match=r"--minutes 10 is too short for these data: .* Accepted: "):
         held(federation, Clock(lambda text: 590.0 if text.startswith("pilot") else None)).hold()

@@ -66,7 +66,7 @@ def test_more_at_once_gives_the_same_counts(many: int, monkeypatch: pytest.Monke
     job = job_of("running")
     workspace = workspace_of(job)
     plain = percent_correct(workspace.context, workspace.test_deck([0, 1, 2]), stacked(job, 3), 16)
-    monkeypatch.setattr("torso.measure.accuracy.width", lambda context, deck, batch_size: many)
+    monkeypatch.setattr("torso.measure.accuracy.samples_per_pass", lambda context, deck, batch_size: many)
     assert torch.equal(percent_correct(workspace.context, workspace.test_deck([0, 1, 2]), stacked(job, 3), 16), plain)
     assert plain.sum() > 0
 

@@ -154,7 +154,7 @@ def test_clients_of_the_last_round_are_those_that_are_measured() -> None:
     assert run(config).accuracy["initial"].n == 3
     (one,) = simulate(config.but("measure.clients=1")).measured_clients
     assert one in last
-    with pytest.raises(RequestError, match=r"measure.among = 'last-round' tells who took part"):
+    with pytest.raises(RequestError, match=r"measure.among = 'last-round' shows who took part"):
         simulate(config.but("privacy.noise=1.0"))
 
 

@@ -57,7 +57,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Batched, "may_look_ahead", lambda self: True)
-    monkeypatch.setattr(aggregate, "free_to_read", lambda tensor: False)  # as on a device
+    monkeypatch.setattr(aggregate, "is_on_host", lambda tensor: False)  # as on a device
 
 
 @pytest.mark.parametrize("method", [*METHODS, "fedavgm"])

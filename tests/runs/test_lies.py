@@ -174,7 +174,7 @@ def test_numbers_that_cannot_be_are_left_out_and_named(
     count: float, waits: bool, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nobody waits for a device, too."""
-    monkeypatch.setattr(aggregate, "free_to_read", lambda tensor: waits)
+    monkeypatch.setattr(aggregate, "is_on_host", lambda tensor: waits)
     came = taken([(1.0, 2.0, 3.0), (1.0, 2.0, count), (3.0, 4.0, 5.0)], server=servers[rule]())
     assert came.refused == {1: "wrong numbers"}
     assert came.clients == (0, 2)

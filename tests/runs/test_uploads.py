@@ -92,7 +92,7 @@ def test_on_a_device_zeros_stand_for_what_is_left_out(method: str, monkeypatch: 
     """There nobody waits to learn whose upload is not finite. The sums are the same."""
     task = task_of(f"method.name={method}", *NAN, "run.clients_at_once=3")
     expected, played = two_rounds(task, {}, "batched")
-    monkeypatch.setattr(aggregate, "free_to_read", lambda tensor: False)
+    monkeypatch.setattr(aggregate, "is_on_host", lambda tensor: False)
     found, again = two_rounds(task, {}, "batched")
     assert again == played
     assert_same_state(found, expected)

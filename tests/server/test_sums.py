@@ -70,7 +70,7 @@ def test_a_total_is_not_the_memory_of_a_part() -> None:
 
 def test_on_a_device_all_clients_are_summed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same numbers, small tensors together; who does not count may have sent anything."""
-    monkeypatch.setattr(sums, "free_to_read", lambda tensor: False)
+    monkeypatch.setattr(sums, "is_on_host", lambda tensor: False)
     draw = torch.Generator().manual_seed(0)
     shapes = {"w": (3, 4), "b": (), "large": (1 << 18,), "v": (2,)}
     stacked = {n: torch.randn(5, *shape, generator=draw) for n, shape in shapes.items()}

@@ -60,7 +60,8 @@ def write_plot(
     ending = out.suffix.lower()
     if ending not in VECTORS + PIXELS:
         accepted = ", ".join(VECTORS + PIXELS)
-        raise RequestError(f"--out {str(out)!r} has an ending that cannot be written. Accepted: {accepted}")
+        wrong = f"ends with {ending}, which is no format of pictures" if ending else "has no ending"
+        raise RequestError(f"--out {str(out)!r} {wrong}. Accepted: {accepted}")
     chart = _chosen(folders, kind, of, baseline, labels)
     figure = _figure(chart, width, height, title)
     most = int(MOST_PIXELS / max(figure.get_size_inches()))
