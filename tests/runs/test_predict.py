@@ -261,7 +261,7 @@ def test_the_folder_of_a_client_of_a_federation(torso: Torso, model: Path, tmp_p
     (home / "models" / "run.json").write_text("{}")
     said = torso("predict", str(home), "--data", str(image), "--json")
     assert json.loads(said.out)["predictions"][0]["sample"] == "six/0.png"
-    refused(torso("predict", str(home), "--client", "1", "--data", str(image)), "leave --client out")
+    refused(torso("predict", str(home), "--client", "1", "--data", str(image)), "Leave --client out")
 
 
 def test_a_folder_with_one_model_is_that_model(torso: Torso, net: Network, tmp_path: Path) -> None:

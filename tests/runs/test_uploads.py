@@ -204,7 +204,7 @@ class Spoiled:
             spoil = self.clients.intersection(sent.clients)  # type: ignore[attr-defined]
             yield with_first("model", one_number(math.nan))(sent) if spoil else sent  # type: ignore[arg-type]
 
-    def present(self) -> None:
+    def available_clients(self) -> None:
         """All are there."""
 
     def counted(self, round: int, heard: object) -> None:
@@ -214,7 +214,7 @@ class Spoiled:
 class SpoiledSimulation(Spoiled):
     """The same where it is known who lies."""
 
-    present = counted = None  # type: ignore[assignment]
+    available_clients = counted = None  # type: ignore[assignment]
 
 
 def test_an_honest_client_that_diverges_ends_a_simulation() -> None:

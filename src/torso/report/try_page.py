@@ -86,7 +86,7 @@ def _text(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise RequestError("what was sent is not text in UTF-8") from None
+        raise RequestError("what was sent is not text in UTF-8. Expected: UTF-8") from None
 
 
 def _as_address(pixels: np.ndarray) -> str:
