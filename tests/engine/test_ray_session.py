@@ -27,7 +27,7 @@ with starting_apart():
     small = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 * 2**20}
     made = ray.init("local", log_to_driver=False, _system_config=quick, **small)
 session = Session(Path(made.address_info["session_dir"]))
-session.last_words("Continue with: torso run again")
+session.set_exit_message("Continue with: torso run again")
 """
 IN_ORDER = """
 beside = session.folder.with_name("session_of_another")

@@ -32,7 +32,7 @@ def test_flower_waits_where_we_think_it_does() -> None:
     """Fails when Flower has changed there: look at `patches`, measure, and change the list."""
     code = "from torso.federation.flower.patches import *; assert quicken() == [], quicken()\n"
     code += "assert give_up_what_has_ended()\n"
-    code += "import flwr.supernode.start_client_internal as loop; assert isinstance(loop.time, Naps)"
+    code += "import flwr.supernode.start_client_internal as loop; assert isinstance(loop.time, ShorterSleeps)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from torch.testing import assert_close
 
 from torso.engine import OneByOne, Workspace
@@ -28,7 +30,13 @@ from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
 from torso.runs.telling import tell, visit_of
-from torso.server.federated_features import FederatedFeatures, as_matrix, class_gradients, distance
+from torso.server.federated_features import (
+    FederatedFeatures,
+    as_matrix,
+    class_gradients,
+    directions,
+    distance_gradient,
+)
 from torso.server.fisher import Fisher
 from torso.server.gaussians import ClientFeatures, GaussianClasses, Gaussians, estimated, head_of, loss_of
 from torso.server.prototypes import MixedHeads, Prototypes, least_on_simplex, mixing_weights, moments
@@ -450,14 +458,33 @@ def test_the_gradients_of_a_class_by_hand() -> None:
     assert_close(class_gradients(features, with_bias), torch.cat([wanted, wrong.unsqueeze(-1)], dim=-1))
 
 
-def test_the_distance_of_gradients_by_hand() -> None:
-    """Two rows of the same direction: 0; of the opposite: 2 each; one the same and one at a right angle: 1. A bias,
-    here (3, 4) against (4, −3), is one more vector, at a right angle."""
-    one = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
-    for other, far in ((3 * one, 0.0), (-one, 4.0), (torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), 1.0)):
-        assert_close(distance(one, other, 2), torch.tensor([far]))
-    biased = [torch.cat([one, torch.tensor([[[a], [b]]])], dim=-1) for a, b in ((3.0, 4.0), (4.0, -3.0))]
-    assert_close(distance(*biased, 2), torch.tensor([1.0]))
+def far(one: Tensor, other: Tensor, size: int) -> Tensor:
+    """The distance [C] of gradients [C, C, d']: 1 − cosine, summed over the rows of the weight and the bias."""
+    rows = (1 - F.cosine_similarity(one[..., :size], other[..., :size], dim=-1)).sum(dim=-1)
+    if size == one.shape[-1]:
+        return rows
+    return rows + 1 - F.cosine_similarity(one[..., size], other[..., size], dim=-1)
+
+
+def test_the_directions_of_gradients_by_hand() -> None:
+    """Each row has length 1, a row of zeros stays; the bias, here (3, 4), is one more vector."""
+    gradients = torch.tensor([[[2.0, 0.0, 3.0], [0.0, 0.0, 4.0]]])
+    assert_close(directions(gradients, 2), torch.tensor([[[1.0, 0.0, 0.6], [0.0, 0.0, 0.8]]]))
+    assert_close(directions(gradients[..., :2], 2), torch.tensor([[[1.0, 0.0], [0.0, 0.0]]]))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_gradient_of_the_distance_is_that_of_autograd(bias: bool) -> None:
+    """In float64: 4 classes with 5 features of 3 numbers; class 2 is absent."""
+    draw = torch.Generator().manual_seed(0)
+    features, head = (torch.randn(*size, generator=draw).double() for size in ((4, 5, 3), (4, 3 + bias)))
+    wanted = torch.randn(4, 4, 3 + bias, generator=draw).double()
+    there = torch.tensor([1.0, 1.0, 0.0, 1.0]).double()
+    leaf = features.clone().requires_grad_()
+    (far(class_gradients(leaf, head), wanted, 3) * there).sum().backward()
+    goal = directions(wanted, 3) * there.view(-1, 1, 1)
+    assert leaf.grad is not None
+    assert_close(distance_gradient(features, head, goal), leaf.grad)
 
 
 def test_what_clients_of_creff_send_by_hand() -> None:
@@ -491,7 +518,7 @@ def test_features_learn_to_have_the_gradients_of_real_ones() -> None:
     start = torch.randn(3, 3, 2, generator=torch.Generator().manual_seed(0))
     there = torch.tensor([True, True, False])
     found = statistics.matched(start, head, wanted, there)
-    before, after = (distance(class_gradients(each, head), wanted, 2) for each in (start, found))
+    before, after = (far(class_gradients(each, head), wanted, 2) for each in (start, found))
     assert bool((after[:2] < 0.1).all())
     assert bool((after[:2] < before[:2]).all())
     assert torch.equal(found[2], start[2])
