@@ -54,6 +54,22 @@ class Poison(Personal):
 
 
 @dataclass(frozen=True)
+class Hungry(Personal):
+    """In round 2 the device has no memory left for client 0, as often as `folder` has files."""
+
+    folder: str = ""
+
+    def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
+        import torch
+
+        lives = sorted(Path(self.folder).iterdir()) if self.folder else []
+        if lives and at.task.shuffle.round == 2 and 0 in at.task.deck.clients:
+            lives[0].unlink()
+            raise torch.OutOfMemoryError("made up")
+        return super().before(at)
+
+
+@dataclass(frozen=True)
 class Weak(Personal):
     """Fails in its own words."""
 

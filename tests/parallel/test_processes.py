@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import Torso
-from tests.engine.mortal import Mortal, Poison
+from tests.engine.mortal import Hungry, Mortal, Poison
 from tests.papers.tiny import QUICK, tiny_cifar10
 from tests.runs.samples import Heard, assert_same_run, check_packs, last_tensors, result_of, same_tensors, tiny
 
@@ -147,6 +147,30 @@ def test_a_process_whose_accelerator_is_broken_takes_no_other_run(
     found = dict(run_together(asked, outs, listener=heard, pool=hands))
     assert all(isinstance(result, Result) and result.ok for result in found.values())
     assert heard.notes == ["the process of fedper seed 0 was lost; it goes on in another"]
+
+
+@pytest.mark.parametrize(("times", "beside"), [(1, True), (2, False), (3, False)])
+def test_a_run_without_memory_is_tried_again_beside_fewer_others(
+    hands: LocalPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, beside: bool
+) -> None:
+    """It goes on after its last checkpoint and is the run that never lacked memory. Alone it gets three tries."""
+    monkeypatch.setitem(personals, "hungry", Hungry)
+    monkeypatch.setattr("torso.parallel.orchestrator._MEMORY_WAIT", 0.01)
+    (tmp_path / "lives").mkdir()
+    hungry = _with(methods["fedper"].but(personal=Hungry(folder=str(tmp_path / "lives"))))
+    run(hungry, tmp_path / "whole")
+    for life in range(times):
+        (tmp_path / "lives" / str(life)).touch()
+    others = [tiny("fedavg", "train.rounds=60")] if beside else []
+    heard = Heard()
+    outs = [tmp_path / str(place) for place in range(1 + beside)]
+    found = dict(run_together([hungry, *others], outs, listener=heard, pool=hands))
+    assert all(isinstance(found[place], Result) for place in range(1, len(outs)))
+    assert heard.notes == ["the device's memory is used up; tried again with 1 process"] * min(times, 2)
+    if times > 2:
+        assert isinstance(found[0], torch.OutOfMemoryError)
+        return
+    assert result_of(outs[0]) == result_of(tmp_path / "whole")
 
 
 def test_those_that_are_there_go_on_where_no_other_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

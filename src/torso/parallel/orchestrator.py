@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+import torch
+
 from torso.config import Config
 from torso.errors import NoWorkerLeft
 from torso.parallel.packs import AfterRun, PlannedRun, RunEnd
@@ -16,6 +18,7 @@ from torso.runs.run import Stopped
 
 _TRIES = 3  # processes that may die over one pack; also: that may fail to start in a row
 _LOOK = 0.2  # seconds between polls of what the runs report
+_MEMORY_WAIT = 15.0  # seconds until a pack that ran out of memory is tried again
 
 
 class Orchestrator:
@@ -50,15 +53,16 @@ class Orchestrator:
         self.failed_starts: list[ProcessLost] = []  # in a row: processes that could not start, or died before a task
         self.stopped: dict[int, str] = {}  # run -> the message with which it stopped
         self.alive = time.monotonic()  # the last time at which any process was idle or running
+        self.most = pool.capacity()  # how many processes work at the same time; lowered when memory runs out
+        self.send_after = 0.0  # the time from which packs are given to processes again
 
     def go(self) -> Generator[RunEnd, None, None]:
         """Each run as it ends: its number, and its result or error. Raises `Stopped` at the end if runs are left."""
         left = len(self.plans)
-        most = self.pool.capacity()
         self.pool.listener_calls(False)  # drops what earlier runs of this pool have reported
         try:
             while self.running or (self.waiting and not self.stop.asked):
-                for ended in self._step(most):
+                for ended in self._step():
                     left -= 1
                     yield ended
             self._forward_events()
@@ -85,12 +89,13 @@ class Orchestrator:
                 else:
                     self.idle.append(worker)
 
-    def _step(self, most: int) -> list[RunEnd]:
+    def _step(self) -> list[RunEnd]:
         """Give waiting packs to processes, then wait a moment for answers. Returns the runs that have ended."""
         if not self.stop.asked:
-            self._start_processes(most)
-            self._send(most)
-        if not (self.running or self.starting):  # a stop was asked for after the caller looked
+            self._start_processes()
+            self._send()
+        if not (self.running or self.starting):  # the stop came after the caller looked, or packs wait for memory
+            time.sleep(_LOOK)
             return []
         done = self.pool.finished([*self.running, *self.starting], _LOOK)
         self._forward_events()
@@ -102,14 +107,14 @@ class Orchestrator:
                 ended += self._has_ended(call)
         return ended
 
-    def _start_processes(self, most: int) -> None:
-        """Start processes for waiting packs, up to `most` in all."""
+    def _start_processes(self) -> None:
+        """Start processes for waiting packs, as long as there are fewer than may work at the same time."""
         if self.idle or self.running:
             self.alive = time.monotonic()
         elif time.monotonic() - self.alive > self.pool.wait:
             raise NoWorkerLeft(f"a worker for {len(self.waiting)} waiting tasks {self.pool.why_late()}")
         free = len(self.starting) + len(self.idle)
-        needed = min(most - len(self.running), len(self.waiting)) - free
+        needed = min(self.most - len(self.running), len(self.waiting)) - free
         for _ in range(needed):
             if len(self.failed_starts) >= _TRIES:
                 if not (self.idle or self.running or self.starting):
@@ -133,9 +138,11 @@ class Orchestrator:
             self.idle.append(worker)
             self.untried.add(worker)
 
-    def _send(self, most: int) -> None:
+    def _send(self) -> None:
         """Give waiting packs to idle processes."""
-        while self.waiting and self.idle and len(self.running) < most:
+        if time.monotonic() < self.send_after:
+            return
+        while self.waiting and self.idle and len(self.running) < self.most:
             pack = self.waiting[-1]
             plans = [self.plans[number] for number in self.packs[pack]]
             for plan in plans:
@@ -184,6 +191,10 @@ class Orchestrator:
             self.idle.append(worker)
             ends = [error] * len(numbers)
         told: list[RunEnd] = []
+        again = [number for number, end in zip(numbers, ends, strict=True) if _no_memory(end)]
+        if again and self._wait_for_memory(pack, again):
+            ends = [end for end in ends if not _no_memory(end)]
+            numbers = [number for number in numbers if number not in again]
         for number, end in zip(numbers, ends, strict=True):
             if isinstance(end, Stopped):
                 self.stopped[number] = f"{self._name(number)}: {end}"
@@ -191,5 +202,25 @@ class Orchestrator:
                 told.append((number, end))
         return told
 
+    def _wait_for_memory(self, pack: int, again: list[int]) -> bool:
+        """Have runs of a pack that ran out of memory wait for another try, beside fewer processes. The memory may belong
+        to these, or to other programs on the device. False: they have been tried alone, and often enough."""
+        beside = min(len(self.running), self.most - 1)
+        if not beside and self.tries[pack] >= _TRIES:
+            return False
+        self.most = max(beside, 1)
+        self.send_after = time.monotonic() + _MEMORY_WAIT
+        self.packs = [*self.packs, again]
+        self.tries.append(0 if beside else self.tries[pack])
+        self.waiting.append(len(self.packs) - 1)
+        self.listeners[again[0]].note(
+            f"the device's memory is used up; tried again with {self.most} {'processes' if beside > 1 else 'process'}"
+        )
+        return True
+
     def _name(self, number: int) -> str:
         return self.plans[number].name
+
+
+def _no_memory(end: Result | Exception) -> bool:
+    return isinstance(end, torch.OutOfMemoryError)
