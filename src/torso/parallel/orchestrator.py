@@ -203,7 +203,7 @@ class Orchestrator:
         return told
 
     def _wait_for_memory(self, pack: int, again: list[int]) -> bool:
-        """Have runs of a pack that ran out of memory wait for another try, beside fewer processes. The memory may belong
+        """Have runs of a pack that ran out of memory wait for another try beside fewer processes. The memory may belong
         to these, or to other programs on the device. False: they have been tried alone, and often enough."""
         beside = min(len(self.running), self.most - 1)
         if not beside and self.tries[pack] >= _TRIES:

@@ -73,7 +73,7 @@ def distance_gradient(features: Tensor, head: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _turn(met: Tensor, wanted: Tensor, dim: int) -> Tensor:
-    length = torch.linalg.vector_norm(met, dim=dim, keepdim=True).clamp(min=_TINY)
+    length: Tensor = torch.linalg.vector_norm(met, dim=dim, keepdim=True).clamp(min=_TINY)
     along = met / length
     return ((along * wanted).sum(dim=dim, keepdim=True) * along - wanted) / length
 

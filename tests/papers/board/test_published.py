@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,23 @@ def data(tmp_path: Path) -> Path:
 def test_what_ships_is_a_row_a_line_and_reads_back(tmp_path: Path) -> None:
     there = published.read()
     assert {one["setting"] for one in there["board"]} >= set(load().settings)
-    published.write(tmp_path / "p.json", there["board"], there["search"])
+    published.write(tmp_path / "p.json", there["board"], there["search"], there["tuned"])
     assert (tmp_path / "p.json").read_text("utf-8") == published.FILE.read_text("utf-8")
-    assert published.read(tmp_path / "none.json") == {"board": [], "search": {}}
+    assert published.read(tmp_path / "none.json") == {"board": [], "search": {}, "tuned": []}
+
+
+def test_rows_that_were_not_judged_leave_their_tuning_runs() -> None:
+    """One of two seeds is too few to replace a row, a method that diverged at a seed stays as such, and tuning runs
+    are dropped as soon as their row is judged."""
+    tried = {"tuned_with": {"run.precision": "bf16"}, "tried": [{"train.lr": 0.1, "validation": None}]}
+    old, few, judged = row("a", 80.0, 81.0), row("a", 50.0) | tried, row("a", 90.0, 91.0)
+    failed = row("b", 60.0, status="failed: diverged")
+    there = {"board": [old, row("b", 70.0, 71.0)], "search": {}, "tuned": []}
+    found = published.merged(there, [few, failed, row("c", status="not run")])
+    assert found["board"] == [old, failed]
+    assert found["tuned"] == [{"setting": S2, "method": "a", **tried}]
+    now = published.merged(found, [judged | tried])
+    assert now == {"board": [judged | {"tried": tried["tried"]}, failed], "search": {}, "tuned": []}
 
 
 def test_published_rows_stand_beside_those_of_the_same_settings() -> None:
@@ -59,14 +74,19 @@ def test_of_many_published_rows_the_first_five_fedavg_and_the_nearest_are_shown(
 
 
 def _row(
-    folder: Path, data: Path, rates: tuple[float, ...], before: list[Row], seeds: int = 1
+    folder: Path,
+    data: Path,
+    rates: tuple[float, ...],
+    before: Sequence[Row] = (),
+    seeds: int = 1,
+    tuned: Sequence[Row] = (),
 ) -> tuple[Row, list[str]]:
     """The row of FedRep with these rates, and the names of the runs that were done for it."""
     board = load().model_copy(update={"grid": (Axis(key="train.lr", short="lr", values=rates),)})
     plan = BoardPlan(board, SETS, {"cifar10": str(data)})
     heard = Heard()
     one = Contestant(plan, S2, BoardMethod("fedrod-linear", ("method.name=fedrod-linear",)))
-    (found,) = run_leaderboard([one], BoardRuns(folder, heard), seeds, published=before)
+    (found,) = run_leaderboard([one], BoardRuns(folder, heard), seeds, published=before, tuned=tuned)
     return found, [name for name, _ in heard.begun]
 
 
@@ -85,6 +105,17 @@ def test_a_board_goes_on_from_published_rows(tmp_path: Path, data: Path) -> None
     more, begun = _row(tmp_path / "more", data, (0.03, 0.1), [first], seeds=2)
     assert [name.rpartition("-")[2] for name in begun] == ["seed0", "seed1"]
     assert more["personal"]["seeds"]["0"] == first["personal"]["seeds"]["0"]
+
+
+def test_a_board_goes_on_from_published_tuning_runs(tmp_path: Path, data: Path) -> None:
+    whole, _ = _row(tmp_path / "whole", data, (0.03, 0.1))
+    half = {**whole, "tried": whole["tried"][:1]}
+    row, begun = _row(tmp_path / "row", data, (0.03, 0.1), tuned=[half])
+    assert [name.rpartition("-lr")[2] for name in begun][:1] == ["0.1-validation"]
+    assert (row, len(begun)) == (whole, 2)
+    other = {**half, "tuned_with": {**half["tuned_with"], "train.rounds": 9}}
+    _, begun = _row(tmp_path / "other", data, (0.03, 0.1), tuned=[other])
+    assert len(begun) == 3
 
 
 @pytest.mark.parametrize("change", [{"status": "failed: diverged"}, {"config": {"method.name": "fedrod-linear"}}])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
 from torso.papers.board.combinations import Combination
 from torso.papers.board.definition import Point
 from torso.papers.board.trials import BoardMethod, BoardPlan, Trial
+from torso.papers.experiments.provenance import changed_as_json
 from torso.parallel.packs import stack_key
 
 
@@ -28,6 +30,12 @@ class Contestant:
 
     def __post_init__(self) -> None:
         self.tuning = self.plan.tuning(self.setting, self.entry)
+
+    @cached_property
+    def tuned_with(self) -> dict[str, Any]:
+        """What the config of the tuning runs changes, without their rates."""
+        (at_no_point,) = self.plan.tuning(self.setting, self.entry, [{}])
+        return changed_as_json(at_no_point.config)
 
     def final(self, point: Point, seed: int) -> Trial:
         """The final run at a seed, with the chosen point."""

@@ -19,17 +19,20 @@ def run_leaderboard(
     seeds: int,
     others: Collection[tuple[str, str]] = (),
     published: Sequence[Row] = (),
+    tuned: Sequence[Row] = (),
 ) -> list[Row]:
     """Make the tuning runs and the final runs of the contestants, and return their rows. Finished runs are not
     repeated.
 
     `others`: (setting, method) of the whole board; board.json keeps their rows of earlier commands. `published`: rows
-    whose runs count as run."""
-    published_rows = {key_of(row): row for row in published}
+    whose runs count as run. `tuned`: published tuning runs that count as run, too."""
+    published_rows, tuned_rows = ({key_of(row): row for row in there} for there in (published, tuned))
     for one in contestants:
-        row = published_rows.get((one.setting, one.entry.name))
-        if row is not None:
-            runs.take(one, row)
+        key = one.setting, one.entry.name
+        if key in published_rows:
+            runs.take(one, published_rows[key])
+        if key in tuned_rows:
+            runs.take_tuned(one, tuned_rows[key])
         runs.recall_tuning(one)
         _recall_finals(runs, one, seeds)
     path = runs.folder / BOARD

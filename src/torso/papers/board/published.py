@@ -19,15 +19,36 @@ _FIRST = 5  # how many of the best rows are shown
 
 
 def read(path: Path = FILE) -> dict[str, Any]:
-    """The published results. `board`: the rows; `search`: what the search has found."""
-    nothing: dict[str, Any] = {"board": [], "search": {}}
+    """The published results. `board`: the rows; `search`: what the search has found; `tuned`: tuning runs of rates that
+    have not been judged yet, for --go-on."""
+    nothing: dict[str, Any] = {"board": [], "search": {}, "tuned": []}
     return parse_json(path.read_text("utf-8")) if path.is_file() else nothing
 
 
-def write(path: Path, rows: Iterable[Row], search: Mapping[str, Any]) -> None:
+def write(path: Path, rows: Iterable[Row], search: Mapping[str, Any], tuned: Iterable[Row] = ()) -> None:
     """Write the published results, each row on its own line, so that a diff shows which rows have changed."""
-    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    write_text(path, f'{{"board": [\n{lines}\n],\n"search": {json.dumps(search, ensure_ascii=False)}}}\n')
+
+    def lines(each: Iterable[Row]) -> str:
+        return ",\n".join(json.dumps(row, ensure_ascii=False) for row in each)
+
+    found = json.dumps(search, ensure_ascii=False)
+    write_text(path, f'{{"board": [\n{lines(rows)}\n],\n"search": {found},\n"tuned": [\n{lines(tuned)}\n]}}\n')
+
+
+def merged(there: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
+    """The published results with the rows of a board.json. A row that was judged, at as many seeds as the old one, or
+    that failed, replaces the old one; of the others the tuning runs are kept."""
+    board = {key_of(row): row for row in there["board"]}
+    tuned = {key_of(row): row for row in there["tuned"]}
+    for row in rows:
+        key = key_of(row)
+        least = len(board[key]["seeds"]) if key in board else 0
+        if row["status"].startswith("failed") or (row["status"] == "ok" and len(row["seeds"]) >= max(least, 1)):
+            board[key] = {name: value for name, value in row.items() if name != "tuned_with"}
+            tuned.pop(key, None)
+        elif row["tried"] and row.get("tuned_with"):
+            tuned[key] = {name: row[name] for name in ("setting", "method", "tuned_with", "tried")}
+    return {"board": list(board.values()), "search": there["search"], "tuned": list(tuned.values())}
 
 
 def beside(rows: Sequence[Mapping[str, Any]], published: Sequence[Row]) -> list[Row]:

@@ -61,6 +61,8 @@ def _row(one: Contestant, runs: BoardRuns) -> Row:
         return {**(one.published or {}), "tried": runs.tried(one)}
     known = {"chosen": point, "tried": runs.tried(one), "status": _choosing(one, runs)}
     row = empty_row(one.setting, one.entry) | known
+    if row["tried"]:
+        row["tuned_with"] = one.tuned_with
     finals = {seed: (t, runs.results[t.name]) for seed, t in sorted(one.finals.items()) if t.name in runs.results}
     if point is None or not finals:
         return row

@@ -75,10 +75,17 @@ class BoardRuns:
     def take(self, one: Contestant, row: Mapping[str, Any]) -> None:
         """Count the tuning runs and final runs of a published row as run, if the row has the same config."""
         config = one.plan.final(one.setting, one.entry, row["chosen"] or {}, 0).config
-        if row["status"] != "ok" or changed_as_json(config) != row["config"]:
-            return
-        one.published = row
-        for tried in row["tried"]:
+        if row["status"] == "ok" and changed_as_json(config) == row["config"]:
+            one.published = row
+            self._count(one, row["tried"])
+
+    def take_tuned(self, one: Contestant, row: Mapping[str, Any]) -> None:
+        """Count published tuning runs as run, if they have the same config."""
+        if one.tuned_with == row["tuned_with"]:
+            self._count(one, row["tried"])
+
+    def _count(self, one: Contestant, points: Sequence[Mapping[str, Any]]) -> None:
+        for tried in points:
             point = {key: value for key, value in tried.items() if key != "validation"}
             (trial,) = one.plan.tuning(one.setting, one.entry, [point])
             self.before[trial.name] = tried["validation"]

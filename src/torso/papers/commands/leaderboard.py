@@ -91,7 +91,8 @@ def leaderboard(
     if dry_run:
         _tell(chosen, 0 if search else seeds, device, as_json)
         return
-    published = read()["board"]
+    there = read()
+    published = there["board"]
     with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop), ExitStack() as stack:
         run = chosen[0].tuning[0].config.run
         share = processes or processes_for(run)
@@ -103,7 +104,7 @@ def leaderboard(
             found = run_search(chosen, space, runs)
         else:
             known = {(setting, entry.name) for setting, entry, _ in whole}
-            rows = run_leaderboard(chosen, runs, seeds, known, published if go_on else ())
+            rows = run_leaderboard(chosen, runs, seeds, known, *((published, there["tuned"]) if go_on else ()))
             rows += [] if note_on_sets(sets) else beside(rows, published)
     if as_json:
         print(json.dumps(found if search else rows))

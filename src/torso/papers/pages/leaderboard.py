@@ -9,7 +9,7 @@ from typing import Any
 
 from torso.papers.board.definition import CHOOSES, NAME, Board, load
 from torso.papers.board.glance import sentence
-from torso.papers.board.published import FILE, read
+from torso.papers.board.published import FILE, merged, read
 from torso.papers.board.published import write as publish
 from torso.papers.board.rows import BOARD, empty_row, key_of
 from torso.papers.board.search import read_found
@@ -54,18 +54,16 @@ LEGEND = [
 
 
 def collect(out: Path, file: Path = FILE) -> bool:
-    """Add the board and the search below `out` to the published ones: a row that has been run replaces the old one.
+    """Add the board and the search below `out` to the published ones: a row that has been judged replaces the old one.
 
     Returns False if there is nothing below `out`."""
     path = out / NAME / BOARD
     found = read_found(out / NAME)
     if not path.is_file() and not found:
         return False
-    before = read(file)
     rows = json.loads(path.read_text("utf-8")) if path.is_file() else []
-    known = {key_of(row): row for row in before["board"]}
-    merged = {**known, **{key_of(row): row for row in rows if row["seeds"] or key_of(row) not in known}}
-    publish(file, merged.values(), found or before["search"])
+    now = merged(read(file), rows)
+    publish(file, now["board"], found or now["search"], now["tuned"])
     return True
 
 
@@ -310,6 +308,10 @@ def _made(run: Rows) -> list[str]:
         "Write the method in a file ([how](extending.md)) and name the file. The printed table has its row. It also "
         "has published rows, marked with °: the rows around yours, the first five and FedAvg. `--json` prints all "
         "rows. Differences are paired by seed, since clients, initial weights and participants are the same.",
+        "",
+        "All four settings with three seeds took 94 s on one NVIDIA H200 for `fedbabu-nesterov` of "
+        "`examples/own_methods.py`: 35 runs that choose rates and 12 that judge, with the start of Python and decoding "
+        "(n = 1, torch 2.11, 4 processes).",
         "",
         "<!-- not run: needs an accelerator -->",
         "```console",
