@@ -113,10 +113,16 @@ def test_a_client_that_does_not_fit_alone_ends_the_run() -> None:
 def test_who_shares_the_device_takes_a_share_and_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit beside others may fit alone: that is no result of the run."""
     monkeypatch.setattr(Batched, "company", 2)
-    monkeypatch.setattr(batched, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 300)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 200)
     with engine() as place:
-        place.each["Visit"] = 100.0
-        assert place.size("Visit") == 4  # 0.85 · 1000 / 2 / 100
+        place.each["Visit"] = 10.0
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (500, 1000))
+        assert batched.free_bytes(place.device) == 600  # 500 + 300 − 200
+        assert batched.free_bytes(place.device, 2) == 270  # its half, 0.94 · 1000 / 2, less 200
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 1000))
+        assert batched.free_bytes(place.device, 2) == 100  # others have the rest: 0 + 300 − 200
+        assert place.size("Visit") == 8  # 0.85 · 100 / 10
         with pytest.raises(torch.OutOfMemoryError):
             list(place.map(Counted(context=0), range(12)))
 
@@ -125,11 +131,11 @@ def test_what_is_free_decides_how_many_come_next(monkeypatch: pytest.MonkeyPatch
     place = engine()
     assert place.size("Visit") == 10  # nothing is known yet
     place.each["Visit"] = 100.0
-    monkeypatch.setattr(batched, "free_bytes", lambda device: 500)
+    monkeypatch.setattr(batched, "free_bytes", lambda device, company: 500)
     assert place.size("Visit") == 4  # 0.85 · 500 / 100
-    monkeypatch.setattr(batched, "free_bytes", lambda device: 10)
+    monkeypatch.setattr(batched, "free_bytes", lambda device, company: 10)
     assert place.size("Visit") == 1  # never none
-    monkeypatch.setattr(batched, "free_bytes", lambda device: 10**9)
+    monkeypatch.setattr(batched, "free_bytes", lambda device, company: 10**9)
     assert place.size("Visit") == 12  # no more than there are
     assert engine(at_once=7).size("Visit") == 7
 

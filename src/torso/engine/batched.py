@@ -26,6 +26,7 @@ from torso.precision import activation_type, precision_of
 
 T = TypeVar("T")
 _FIRST = 10  # clients in a group as long as the memory per client has not been measured
+_LIMIT = 0.94  # share of the device that all processes together may use; the rest is for CUDA itself
 _USED = 0.85  # share of the free memory that a group may take; the allocator needs the rest
 
 
@@ -72,6 +73,9 @@ class Batched:
         return bool(why)
 
     def __enter__(self) -> Self:
+        if self.device.type == "cuda" and self.company > 1:
+            # without a limit, what one process has reserved and does not use is missing to the others
+            torch.cuda.set_per_process_memory_fraction(_LIMIT / self.company, self.device)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -127,8 +131,8 @@ class Batched:
             return left  # a group as large as this succeeded before; asking the allocator again would be slow
         if kind not in self.each:  # not measured yet; on CPU it never is, since the allocator there tells nothing
             return min(_FIRST, self.most)
-        share = _USED / self.company
-        return max(min(int(share * free_bytes(self.device) / self.each[kind]), self.most), 1)
+        free = free_bytes(self.device, self.company)
+        return max(min(int(_USED * free / self.each[kind]), self.most), 1)
 
     def _measured(self, work: Work[T], workspace: Workspace, group: Sequence[int]) -> T:
         """Do the work. For the first group of its kind, also note the peak of memory per client."""
@@ -148,10 +152,13 @@ def kind_of(work: Work[T]) -> str:
     return f"{type(work.work).__name__} on features" if isinstance(work, OnFeatures) else type(work).__name__
 
 
-def free_bytes(device: torch.device) -> int:
-    """Free bytes on a CUDA device, including what torch's allocator has reserved but does not use."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+def free_bytes(device: torch.device, company: int = 1) -> int:
+    """Bytes on a CUDA device that this process can still use, including what torch's allocator has reserved but not
+    used. `company`: processes that share the device; each may use its part, as far as others have left it."""
+    free, total = torch.cuda.mem_get_info(device)
+    reserved, used = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+    limit = int(total * _LIMIT / company) if company > 1 else total
+    return max(min(free + reserved, limit) - used, 0)
 
 
 engines["batched"] = lambda net, federation, run: Batched(

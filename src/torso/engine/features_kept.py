@@ -13,7 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from torso.data import Federation, Split
 from torso.engine.base import Engine, Features
-from torso.engine.batched import free_bytes
+from torso.engine.batched import Batched, free_bytes
 from torso.engine.feature_files import FeatureFile, body_digest, digest_of, file_key
 from torso.engine.feature_space import SplitName, compute, probe, same
 from torso.errors import RunFailed
@@ -166,7 +166,7 @@ def _is(one: Tensors, other: Tensors) -> bool:
 def memory_left(device: torch.device) -> int:
     """The free memory of a device, in bytes."""
     if device.type == "cuda":
-        return free_bytes(device)
+        return free_bytes(device, Batched.company)
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             (line,) = (line for line in lines if line.startswith("MemAvailable:"))
