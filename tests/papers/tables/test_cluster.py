@@ -136,11 +136,11 @@ def test_data_that_a_machine_lacks_end_the_table_with_a_word(
     """The driver has them; the worker, on another machine, does not: here they go before it looks."""
     send = Orchestrator._send
 
-    def late(self: Orchestrator, most: int) -> None:
+    def late(self: Orchestrator) -> None:
         (data / "cifar10_jpeg.npz").unlink(missing_ok=True)
         if data.exists():
             data.rmdir()
-        send(self, most)
+        send(self)
 
     monkeypatch.setattr(Orchestrator, "_send", late)
     words = ("reproduce", "fedbabu/13", "--only", PART, "--data-root", str(data), "--out", "out")
