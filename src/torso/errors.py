@@ -25,6 +25,11 @@ class RunFailed(TorsoError):
     """The request was right, but the run failed: its loss became non-finite, for example."""
 
 
+class DeviceFull(TorsoError):
+    """A single client does not fit into the memory that the device has left. The run ends with a checkpoint and can be
+    resumed with more memory."""
+
+
 class InUse(TorsoError):
     """Another process works in the same folder. The same request is accepted once that process has ended."""
 

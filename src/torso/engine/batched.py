@@ -16,7 +16,7 @@ import torch
 from torso.data import Federation
 from torso.engine.base import Work, Workspace, engines
 from torso.engine.feature_space import OnFeatures
-from torso.errors import RunFailed
+from torso.errors import DeviceFull
 from torso.learn.lockstep import Lockstep
 from torso.nets import Network
 from torso.nets.compiled import Compile
@@ -104,10 +104,10 @@ class Batched:
             try:
                 result = self._measured(work, workspace, group)
             except torch.OutOfMemoryError:
-                if len(group) == 1 and self.company > 1:
-                    raise  # it may fit when fewer processes share the device
                 if len(group) == 1:
-                    raise RunFailed(f"client {group[0]} alone does not fit into the memory of {self.device}") from None
+                    raise DeviceFull(
+                        f"client {group[0]} alone does not fit into the memory that {self.device} has left"
+                    ) from None
                 self.most = len(group) // 2
                 self.went.clear()
                 if self._workspace.context.recorder is not None:

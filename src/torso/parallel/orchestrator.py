@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torso.config import Config
-from torso.errors import NoWorkerLeft
+from torso.errors import DeviceFull, NoWorkerLeft
 from torso.parallel.packs import AfterRun, PlannedRun, RunEnd
 from torso.parallel.pool import ProcessLost, ProcessPool, Task
 from torso.results.result import Result
@@ -223,4 +223,4 @@ class Orchestrator:
 
 
 def _no_memory(end: Result | Exception) -> bool:
-    return isinstance(end, torch.OutOfMemoryError)
+    return isinstance(end, (DeviceFull, torch.OutOfMemoryError))

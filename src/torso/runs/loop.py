@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from torso.engine import Engine, HasAvailability, SupportsExitMessage, supports_repair
-from torso.errors import CannotWrite, NoWorkerLeft, RunFailed
+from torso.errors import CannotWrite, DeviceFull, NoWorkerLeft, RunFailed
 from torso.measure import Accuracy, evaluate_in_parts
 from torso.measure.analyses import analyse_end, class_counts, round_analyses
 from torso.personal.state import State
@@ -100,11 +100,11 @@ class Loop:
             found = self._analyse(stoppable)
         except RunFailed as failure:
             status = f"failed: {failure}"
-        except NoWorkerLeft as lost:
+        except (NoWorkerLeft, DeviceFull) as lost:
             stopped = self.ending.stopped(self.state, self.opened)
             if self.stop.asked:
                 raise Stopped(stopped) from None
-            raise NoWorkerLeft(f"{lost}. {stopped}") from None
+            raise type(lost)(f"{lost}. {stopped}") from None
         self._note(engine)
         self.record.counts = class_counts(engine, self.job.roster)
         self.state = State(self.state.server, self.state.clients.here())  # fetched now: workers end with the engine

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torso.errors import RunFailed
 from torso.papers.board.contestants import Contestant
 from torso.papers.board.definition import CHOOSES, NAME, Point
 from torso.papers.board.trials import Trial, best_of, score
+from torso.papers.experiments.outcome import is_final
 from torso.papers.experiments.provenance import changed_as_json
 from torso.papers.experiments.reuse import delete_large_checkpoints, finished_runs, training_key
 from torso.papers.experiments.runner import announce, finished, run_all
@@ -47,7 +49,9 @@ class BoardRuns:
 
     @property
     def broken(self) -> dict[str, Exception]:
-        return {name: found for name, found in self.results.items() if isinstance(found, Exception)}
+        """Runs that say nothing about their method, with what happened."""
+        lost = {name: found for name, found in self.results.items() if not is_final(found)}
+        return {name: RunFailed(end.status) if isinstance(end, Result) else end for name, end in lost.items()}
 
     def recall(self, trials: Iterable[Trial]) -> None:
         """Read the results of trials that are finished."""
@@ -130,16 +134,17 @@ class BoardRuns:
     def tried(self, contestant: Contestant) -> list[dict[str, Any]]:
         """The points that were tried, each with its accuracies on validation data."""
         return [
-            {**trial.point, "validation": self.validation(trial)} for trial in contestant.tuning if self._done(trial)
+            {**trial.point, "validation": self.validation(trial)}
+            for trial in contestant.tuning
+            if self._is_known(trial)
         ]
 
     def missing(self, contestant: Contestant) -> list[Trial]:
         """The tuning runs without a result: not run yet, or broken by something other than training."""
-        return [
-            trial
-            for trial in contestant.tuning
-            if trial.name not in self.before and not isinstance(self.results.get(trial.name), Result)
-        ]
+        return [trial for trial in contestant.tuning if not self._is_known(trial)]
+
+    def _is_known(self, trial: Trial) -> bool:
+        return trial.name in self.before or is_final(self.results.get(trial.name))
 
     def _done(self, trial: Trial) -> bool:
         return trial.name in self.results or trial.name in self.before

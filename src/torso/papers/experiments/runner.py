@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from torso.config import Config
-from torso.errors import RequestError, TorsoError
+from torso.errors import DeviceFull, RequestError, TorsoError
 from torso.papers.experiments.provenance import note_machine
 from torso.papers.experiments.reuse import begin_at, delete_large_checkpoints, opening_key, training_key
 from torso.parallel.pool import ProcessPool, without_models
@@ -72,7 +72,7 @@ def run_all(
 
 def _check(result: Result | Exception, run: NamedConfig) -> None:
     """Raise an error of the request or of the device: it ends all runs."""
-    if isinstance(result, torch.OutOfMemoryError | MemoryError):
+    if isinstance(result, DeviceFull | torch.OutOfMemoryError | MemoryError):
         raise RequestError(
             f"{run.name} does not fit into the memory of the device ({str(result).splitlines()[0]}). Fewer clients at "
             "once (--set run.clients_at_once=10), fewer --processes, or a larger device (--device cuda:N)"

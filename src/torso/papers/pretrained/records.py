@@ -10,7 +10,6 @@ from typing import Any
 from torso.papers.experiments.provenance import machine_of
 from torso.papers.experiments.result_files import Record, data_of, read_all, write_record
 from torso.papers.pretrained.cells import Cell, Point, Trial
-from torso.papers.tables.answers import is_divergence
 from torso.results.history import read_lines, rounds_in
 from torso.results.result import Result
 
@@ -88,11 +87,6 @@ def _note_tuning(record: Record, trial: Trial, result: Result) -> None:
         "validation": validation,
     }
     record["tuning"] = [one for one in record["tuning"] if one["point"] != tried["point"]] + [tried]
-
-
-def is_final(result: Result) -> bool:
-    """Whether the result is one of the method: the run finished or diverged. Otherwise the machine failed."""
-    return result.ok or is_divergence(result.status)
 
 
 def history(folder: Path, result: Result) -> list[list[float]]:

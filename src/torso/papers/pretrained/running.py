@@ -9,6 +9,7 @@ from pathlib import Path
 from torso.errors import RequestError
 from torso.papers.experiments.datasets import KNOWN
 from torso.papers.experiments.deadline import Deadline, run_in_time
+from torso.papers.experiments.outcome import is_final
 from torso.papers.experiments.result_files import Record
 from torso.papers.pretrained import records
 from torso.papers.pretrained.cells import Cell, Plan, Trial
@@ -105,7 +106,7 @@ class Runs:
         )
 
     def _note(self, trial: Trial, result: Result | Exception) -> None:
-        if isinstance(result, Exception) or not records.is_final(result):
+        if isinstance(result, Exception) or not is_final(result):
             self._lost(trial.name, result if isinstance(result, Exception) else result.status)
             return
         found = ", ".join(f"{name} {accuracy.mean:.1f}" for name, accuracy in result.accuracy.items())

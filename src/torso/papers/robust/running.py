@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torso.papers.experiments.deadline import Deadline, run_in_time
+from torso.papers.experiments.outcome import is_final
 from torso.papers.experiments.result_files import Record
 from torso.papers.robust import records
 from torso.papers.robust.cells import Plan, Trial
 from torso.papers.robust.lengths import with_lengths
-from torso.papers.tables.answers import is_divergence
 from torso.parallel.hire import pool
 from torso.results.result import Result
 
@@ -52,7 +52,7 @@ class Runs:
         return done and not self.broken
 
     def _note(self, trial: Trial, result: Result | Exception) -> None:
-        if isinstance(result, Exception) or not (result.ok or is_divergence(result.status)):
+        if isinstance(result, Exception) or not is_final(result):
             self.broken[trial.name] = str(result if isinstance(result, Exception) else result.status)
             self.say(f"{self.stop.passed:5.0f} s: {trial.name}: {self.broken[trial.name]}")
             return

@@ -11,6 +11,7 @@ from typing import Any
 from torso.config import Config
 from torso.errors import RequestError
 from torso.papers.experiments.datasets import file_of
+from torso.papers.experiments.outcome import is_divergence
 from torso.papers.experiments.provenance import changed, merged_machines
 from torso.papers.tables.plan import TablePlan
 from torso.papers.tables.settings import REASONS, Refusal
@@ -120,11 +121,6 @@ def failures(answer: Answer) -> list[str]:
 def diverged(answer: Answer) -> bool:
     """Whether training diverged at any seed."""
     return any(map(is_divergence, failures(answer)))
-
-
-def is_divergence(why: str) -> bool:
-    """Whether a message says that training diverged, rather than that the machine failed."""
-    return "non-finite" in why
 
 
 def _ours(std_over: str | None, values: Mapping[int, tuple[float, float]]) -> Answer:

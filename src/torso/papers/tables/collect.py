@@ -11,8 +11,9 @@ from typing import Any
 from torso.config import Config
 from torso.errors import RequestError
 from torso.learn.phases import Phase
+from torso.papers.experiments.outcome import is_divergence
 from torso.papers.experiments.provenance import changed_as_json
-from torso.papers.tables.answers import Answer, answers_of, failures, is_divergence
+from torso.papers.tables.answers import Answer, answers_of, failures
 from torso.papers.tables.plan import WEIGHTS, TablePlan, plan
 from torso.papers.tables.published import names, recipe
 from torso.report.summary import counted
