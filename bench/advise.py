@@ -1,6 +1,7 @@
 """The quality and the cost of the advice of `torso advise`.
 
     python bench/advise.py search SETTING --data-root DIR           the fuller search: methods × rates, then three seeds
+    python bench/advise.py search SETTING --only METHOD ...         one method more, where the search was run without it
     python bench/advise.py advise SETTING --rounds N --seed S       the advice, and what it reaches on test data
     python bench/advise.py study                                    adds both to docs/advise/study.json
 
@@ -108,7 +109,8 @@ def board_of(setting: str, root: str, out: Path) -> definition.Board:
     )
 
 
-def search(setting: str, out: Path, root: str) -> None:
+def search(setting: str, out: Path, root: str, only: str = "") -> None:
+    """The fuller search. `only`: one method, which competes in `torso advise` since later than the search was run."""
     # `torso advise` advises on personal models, so the fuller search chooses rates by these alone
     for module in (runs, trials):
         vars(module)["CHOOSES"] = ("personalized",)
@@ -116,12 +118,14 @@ def search(setting: str, out: Path, root: str) -> None:
     board = board_of(setting, root, out)
     plan = BoardPlan(board)
     added = [BoardMethod(name, tuple(sets)) for name, sets in STUDY["search"]["entries"].items()]
-    contestants = [Contestant(plan, setting, entry) for entry in (*presets(board), *added)]
+    entries = [entry for entry in (*presets(board), *added) if only in ("", entry.name)]
+    contestants = [Contestant(plan, setting, entry) for entry in entries]
     place = BoardRuns(out / setting)
     began, cpu = time.perf_counter(), time.process_time()
     found = run_leaderboard(contestants, place, SEEDS)
     spent: dict[str, Any] = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu}
-    (out / f"search-{setting}.json").write_text(json.dumps({"setting": setting, **spent, "rows": found}, indent=1))
+    name = f"search-{setting}" if not only else f"added-{setting}-{only}"
+    (out / f"{name}.json").write_text(json.dumps({"setting": setting, **spent, "rows": found}, indent=1))
 
 
 def cost_of(rows_: list[dict[str, Any]], config: Config, clients: int) -> float:
@@ -191,6 +195,11 @@ def study(out: Path, root: str) -> None:
             rows_ = json.loads(path.read_text("utf-8"))["rows"]
             config = Config.load(None, sets_of(setting, root, out))
             data["settings"][setting] = searched(rows_, config, data_of(config).clients)
+    for path in sorted(out.glob("added-*.json")):
+        there = json.loads(path.read_text("utf-8"))
+        for row in there["rows"]:
+            results = {"personal": row["personal"], "chosen": row["chosen"]}
+            data["settings"][there["setting"]].setdefault("added", {})[row["method"]] = results
     cases = {(one["version"], one["setting"], one["seed"]): one for one in data["cases"]}
     for path in sorted(out.glob("advice-*.json")):
         one = json.loads(path.read_text("utf-8"))
@@ -401,6 +410,7 @@ def main() -> None:
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--rounds", type=int, default=700)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="of the search: one method")
     parser.add_argument("--seconds", type=float, default=3600.0, help="of the board")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -409,7 +419,7 @@ def main() -> None:
     if asked.what == "study":
         study(asked.out, asked.data_root)
     elif asked.what == "search":
-        search(asked.setting, asked.out, asked.data_root)
+        search(asked.setting, asked.out, asked.data_root, asked.only)
     elif asked.setting == "board":
         on_board(asked.settings.split(","), asked.out, asked.data_root, asked.rounds, asked.seed, asked.seconds)
     else:
