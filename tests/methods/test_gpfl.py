@@ -31,10 +31,12 @@ GPFL = methods["gpfl"]
 DISTANCES: tuple[Literal["samples", "squares"], ...] = ("samples", "squares")
 
 
-def head_of(embeddings: list[list[float]], personal: list[list[float]] | None = None) -> GpflHead:
+def head_of(
+    embeddings: list[list[float]], personal: list[list[float]] | None = None, by_samples: bool = False
+) -> GpflHead:
     """Its valve lets positive features through as they are."""
     rows = torch.tensor(embeddings)
-    head = GpflHead(rows.shape[1], len(rows), bias=False)
+    head = GpflHead(rows.shape[1], len(rows), bias=False, by_samples=by_samples)
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.zero_()
@@ -77,15 +79,17 @@ class Seen(nn.Module):
         return 0 * x + condition
 
 
-def test_the_conditions_are_means_of_the_embeddings_by_hand() -> None:
-    """e = (1, 0), (0, 4), (2, 2): g = (1, 2); with shares ½, ¼, ¼ p = (1, 1.5). ‖g − e‖² = 4, 5, 1."""
-    head = head_of([[1, 0], [0, 4], [2, 2]], personal=[[1, 0], [0, 1], [0, 0]])
+@pytest.mark.parametrize(("by_samples", "p"), [(False, (1 / 3, 0.5)), (True, (1.0, 1.5))])
+def test_the_conditions_are_means_of_the_embeddings_by_hand(by_samples: bool, p: tuple[float, float]) -> None:
+    """e = (1, 0), (0, 4), (2, 2): g = (1, 2); with shares ½, ¼, ¼ Σ = (1, 1.5), of three classes p = (⅓, ½). ‖g − e‖² =
+    4, 5, 1."""
+    head = head_of([[1, 0], [0, 4], [2, 2]], [[1, 0], [0, 1], [0, 0]], by_samples)
     head.valve = Seen()  # type: ignore[assignment]
     facts = head.facts(torch.tensor([[2, 1, 1]]), {"head.embeddings.weight": head.embeddings.weight[None]})
     head.mix = facts["mix"][0]
     features = torch.zeros(1, 1, 2)
     said = said_by(head, features)
-    assert_close(said.own, torch.tensor([[[1.0, 1.5, 0.0]]]))
+    assert_close(said.own, torch.tensor([[[*p, 0.0]]]))
     assert said.gaps is not None
     assert_close(said.gaps, torch.tensor([[[4.0, 5.0, 1.0]]]))
     root = math.sqrt(5)
@@ -147,7 +151,7 @@ Weights = dict[str, Tensor]
 
 
 def reference(start: Weights, x: Tensor, y: Tensor, mix: Tensor, lam: float, lr: float, steps: int) -> Weights:
-    """One client's visit in plain torch, without stacks."""
+    """One client's visit in plain torch, without stacks. `mix` has the class shares, over the number of classes."""
     made = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
     fixed = start["head.embeddings.weight"]
 
@@ -170,16 +174,19 @@ def reference(start: Weights, x: Tensor, y: Tensor, mix: Tensor, lam: float, lr:
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_two_rounds_are_those_of_a_plain_program(at_once: int) -> None:
+@pytest.mark.parametrize(("over", "classes"), [("classes", 2), ("samples", 1)])
+def test_two_rounds_are_those_of_a_plain_program(
+    at_once: int, over: Literal["classes", "samples"], classes: int
+) -> None:
     """Body, embeddings and valve are averaged by samples, 1 : 3; heads stay. Anchors are of each visit's start."""
     lam, lr = 0.3, 0.2
-    task = job(GPFL.but(objective=Guided(lam)), head="eye", lr=lr, local_epochs=2)
+    task = job(GPFL.but(objective=Guided(lam), head=Gpfl(over)), head="eye", lr=lr, local_epochs=2)
     model, personal = dict(task.model), [task.model["head.personal.weight"]] * 2
     one, other = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
     shards = [(one, torch.tensor([0])), (other.expand(3, 2), torch.tensor([1, 1, 1]))]
     for _ in range(2):
         left = [
-            reference({**model, "head.personal.weight": own}, x, y, torch.eye(2)[k], lam, lr, 2)
+            reference({**model, "head.personal.weight": own}, x, y, torch.eye(2)[k] / classes, lam, lr, 2)
             for k, ((x, y), own) in enumerate(zip(shards, personal, strict=True))
         ]
         personal = [each["head.personal.weight"] for each in left]

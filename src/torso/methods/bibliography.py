@@ -27,6 +27,7 @@ class Paper:
     year: int
     arxiv: str = ""
     link: str = ""  # its page, if arXiv does not have the paper or has another one under the number
+    equations: str = ""  # where it has the formulas of our definition, by its own numbers
     used: str = ""  # what Torso uses it for, in Markdown, if no preset has its label
 
     @property

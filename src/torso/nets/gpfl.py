@@ -53,14 +53,16 @@ class GpflHead(DualHead):
     personal logits come from the client's own head on the personal features.
 
     Both conditions of the valve are made from embeddings without a gradient: `anchors`, the embeddings at the begin of
-    the client's visit, or the present ones if no anchors are given."""
+    the client's visit, or the present ones if no anchors are given. A client's condition is the mean over the classes
+    of embeddings times class shares; with `by_samples` the mean over its samples, which is as many times longer as
+    there are classes."""
 
     mix: Tensor  # [C] or [G, C], the client's class proportions
     anchors: Tensor | None  # [C, d] or [G, C, d]
 
-    def __init__(self, features: int, classes: int, bias: bool) -> None:
+    def __init__(self, features: int, classes: int, bias: bool, by_samples: bool = False) -> None:
         nn.Module.__init__(self)
-        self.adds = False
+        self.adds, self.by_samples = False, by_samples
         self.embeddings = Linear(features, classes, bias=False)
         self.valve = Valve(features)
         self.personal = Linear(features, classes, bias=bias)
@@ -70,7 +72,8 @@ class GpflHead(DualHead):
     def extra_repr(self) -> str:
         return (
             "generic model: cos(embeddings, valve(x, mean of embeddings)); a client's: "
-            "personal(valve(x, mean of embeddings by its class shares))"
+            "personal(valve(x, mean of embeddings "
+            + ("by its class shares))" if self.by_samples else "times its class shares))")
         )
 
     @property
@@ -98,6 +101,8 @@ class GpflHead(DualHead):
     def own(self, features: Tensor, logits: Tensor) -> Tensor:
         """The client's own logits [G, B, C], from its personal features."""
         condition = self.mix.unsqueeze(-2) @ self._fixed()
+        if not self.by_samples:
+            condition = condition / self.mix.shape[-1]
         return self.personal(self.valve(features, condition))  # type: ignore[no-any-return]
 
     def gaps(self, features: Tensor) -> Tensor:

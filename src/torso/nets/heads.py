@@ -247,10 +247,15 @@ class Gpfl(Head):
     """A conditional valve makes generic and personal features. The generic ones are compared with an embedding of each
     class, and the client's own head classifies the personal ones (GPFL, spec 19.24).
 
-    The parts are `head.embeddings`, `head.valve` and `personal`. The embeddings are drawn from N(0, 1)."""
+    The parts are `head.embeddings`, `head.valve` and `personal`. The embeddings are drawn from N(0, 1).
+
+    A client's condition of the valve is the mean over the classes of embeddings times the client's class shares;
+    `over = "samples"`: the mean over its samples, without the number of classes below, as in the authors' code."""
+
+    over: Literal["classes", "samples"] = "classes"
 
     def build(self, features: int, classes: int, bias: bool) -> nn.Module:
-        return GpflHead(features, classes, bias)
+        return GpflHead(features, classes, bias, by_samples=self.over == "samples")
 
     def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
         assert isinstance(module, GpflHead)

@@ -37,10 +37,13 @@ def _linked(row: dict[str, object]) -> dict[str, object]:
     return {**row, "definition": re.sub(r"[\d.]+", r"[\g<0>](definitions.md#d\g<0>)", str(row["definition"]))}
 
 
+def _presets(label: str) -> str:
+    return ", ".join(f"`{name}`" for name, method in sorted(methods.items()) if method.paper == label)
+
+
 def _reference(label: str, paper: Paper) -> str:
-    presets = ", ".join(f"`{name}`" for name, method in sorted(methods.items()) if method.paper == label)
     where = f"[{paper.title}]({paper.address}). {paper.venue}, {paper.year}"
-    return f"- **{label}**: {paper.authors}. {where}. In Torso: {presets or paper.used}."
+    return f"- **{label}**: {paper.authors}. {where}. In Torso: {_presets(label) or paper.used}."
 
 
 def references() -> str:
@@ -51,6 +54,16 @@ def references() -> str:
         for topic, title in TOPICS.items()
     )
     return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def equations() -> str:
+    """The papers whose own numbers of formulas are known, with what Torso makes of them."""
+    rows = [
+        {"paper": label, "in_torso": _presets(label) or paper.used, "where": paper.equations}
+        for label, paper in papers().items()
+        if paper.equations
+    ]
+    return table(rows)
 
 
 def sections() -> dict[str, str]:
@@ -64,6 +77,7 @@ def sections() -> dict[str, str]:
                 for row in rows
             ]
         ),
+        "equations": equations(),
         "papers": references(),
         "models": table(list_models()),
         "sources": table(list_registry(sources)),
