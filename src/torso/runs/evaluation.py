@@ -18,7 +18,7 @@ from torso.measure import Evaluation
 from torso.measure.base import OneMoreVisit
 from torso.nets import Tensors
 from torso.personal import OwnModelStart, Personal
-from torso.personal.guests import check_models
+from torso.personal.checks import check_models
 from torso.personal.models import own_models_of
 from torso.personal.state import State
 from torso.registry import is_foreign
