@@ -237,7 +237,7 @@ def _from_table(path: Path, kind: Floats, label: str) -> UserData:
     if missing:
         raise RequestError(f"{path} has no column {', '.join(missing)}. The model needs {', '.join(sorted(needed))}")
     samples = kind.accept(str(path), rows)
-    remarks = _told_of_table(table, kind, label)
+    remarks = _remarks_on_table(table, kind, label)
     labels = tuple(table.column(label)) if label in table.names else ()
     return UserData(_numbers("rows", len(rows)), samples, labels, remarks)
 
@@ -261,7 +261,7 @@ def _delimiter(path: Path) -> str:
     return max(",;\t", key=first.count)
 
 
-def _told_of_table(table: Table, kind: Floats, label: str) -> tuple[str, ...]:
+def _remarks_on_table(table: Table, kind: Floats, label: str) -> tuple[str, ...]:
     """Remarks about columns that the model does not use, missing cells, and categories unknown to the model."""
     known: dict[str, set[str]] = {}
     for name in kind.names:
