@@ -51,7 +51,7 @@ def main() -> None:
         largest = 0
         for number in range(1, options.rounds + 1):
             met = {k: trained() for k in sample(job.roster, options.fraction, 0, number)}
-            state = State.begin(replace(state.server, round=number), state.clients.updated(met))
+            state = State(replace(state.server, round=number), state.clients.updated(met))
             everything = Checkpoints(Path(folder) / "everything", "")
             for name, checkpoints in (("changes", changes), ("everything", everything)):
                 began = time.perf_counter()

@@ -43,8 +43,8 @@ def client(place: str, name: str, data: str, drop: float) -> None:
     )
 
     def answer(message: bytes) -> bytes:
-        question, reply = Request.decode(message).question, home.answer(message)
-        lost = question.kind == "told" and numpy_generator(0, "drop", question.round, question.client).random() < drop
+        header, reply = Request.decode(message).header, home.answer(message)
+        lost = header.kind == "told" and numpy_generator(0, "drop", header.round, header.client).random() < drop
         return failed("it dropped out").encode() if lost else reply
 
     with FlowerClientLink(there, name) as link:

@@ -1,4 +1,4 @@
-"""A fuzz test: random mutations of real letters and replies, read by the decoders and checks at the network.
+"""A fuzz test: random mutations of real requests and replies, read by the decoders and checks at the network.
 
     python bench/fuzz.py [--mutations 100000] [--seed 0] [--out bench/fuzz.json]
 
@@ -59,8 +59,8 @@ def ring(*_: object) -> None:
     raise TooLong
 
 
-def letter(data: bytes, home: Any) -> None:
-    """Read a letter as a client does."""
+def request(data: bytes, home: Any) -> None:
+    """Read a request as a client does."""
     Request.decode(data)
 
 
@@ -96,9 +96,9 @@ def terms_of(data: bytes) -> UploadTerms:
     found = Reply.decode(data)
     assert found.header.numbers is not None
     numbers = found.header.numbers
-    form = {name: each for name, each in schema_of(found.tensors).items() if name != "scores"}
-    offered = {numbers.client: len(found.tensors["scores"])} if "scores" in found.tensors else {}
-    return UploadTerms(numbers.round, form, offered, {numbers.client: numbers.samples})
+    offered = len(found.tensors["said/scores"]) if "said/scores" in found.tensors else 0
+    forms = {offered: schema_of(found.tensors)}
+    return UploadTerms(numbers.round, forms, {numbers.client: offered}, {numbers.client: numbers.samples})
 
 
 class Flowers:
@@ -179,7 +179,7 @@ def targets(wires: dict[str, Recorded]) -> list[tuple[str, bytes, Callable[[byte
     """A list of (name, a real message, the function that reads it, its second argument)."""
     found: list[tuple[str, bytes, Callable[[bytes, Any], None], Any]] = []
     for method, wire in wires.items():
-        found += [(f"letter {kind}, {method}", data, letter, None) for kind, data in wire.requests.items()]
+        found += [(f"request {kind}, {method}", data, request, None) for kind, data in wire.requests.items()]
         found += [(f"reply to {kind}, {method}", data, reply, None) for kind, data in wire.replies.items()]
         if "told" in wire.replies:
             found += [(f"upload, {method}", wire.replies["told"], upload, terms_of(wire.replies["told"]))] * 3
@@ -206,7 +206,7 @@ def main() -> int:
         for number in range(options.mutations):
             rng = Random(f"{options.seed} {number}")
             name, message, reads, beside = rng.choice(every)
-            if reads is letter and rng.random() < 0.05 and "fedper" in name:
+            if reads is request and rng.random() < 0.05 and "fedper" in name:
                 reads, beside = answered, home
             how, data = mutated(message, rng) if reads is not standing else ("bytes", bytes_of(message, rng))
             tally = tallies.setdefault(how, Tally())
@@ -242,7 +242,7 @@ def report(tallies: dict[str, Tally], options: argparse.Namespace, seconds: floa
     for line in broken[:20]:
         print(line)
     found = {
-        "what": "mutations of real letters and replies; slowest_ms of CPU, largest_mib by which the process grew",
+        "what": "mutations of real requests and replies; slowest_ms of CPU, largest_mib by which the process grew",
         "mutations": options.mutations,
         "seed": options.seed,
         "seconds": round(seconds, 1),

@@ -56,7 +56,7 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 
 class Link:
-    """A server's link to clients in this process, which counts bytes by kind of letter."""
+    """A server's link to clients in this process, which counts bytes by kind of request."""
 
     def __init__(self, homes: Mapping[str, ClientService]) -> None:
         self.homes = dict(enumerate(homes.values(), start=100))
@@ -74,7 +74,7 @@ class Link:
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | MissingAnswer]]:
         for node, data in messages.items():
             answer = self.homes[node].answer(data)
-            count = self.bytes.setdefault(Request.decode(data).question.kind, [0, 0])
+            count = self.bytes.setdefault(Request.decode(data).header.kind, [0, 0])
             count[0] += len(data)
             count[1] += len(answer)
             yield node, answer

@@ -34,9 +34,8 @@ def child(data: str, device: str) -> None:
 
     mark("torch")
     from torso.config import Config
-    from torso.data import federation
     from torso.learn.steps import Plain
-    from torso.runs.run import run
+    from torso.runs import run as runs
 
     mark("torso")
     config = Config(
@@ -46,11 +45,11 @@ def child(data: str, device: str) -> None:
         train={"rounds": 1, "fraction": 0.1, "local_epochs": 1, "batch_size": 50},
         run={"device": device},
     )
-    load = federation.load
+    data_of = runs.data_of
 
     def loaded(*given: Any) -> Any:
         mark("config")
-        found = load(*given)
+        found = data_of(*given)
         mark("data")
         return found
 
@@ -62,10 +61,10 @@ def child(data: str, device: str) -> None:
         print(json.dumps(marks), flush=True)
         os._exit(0)
 
-    federation.load = loaded  # type: ignore[attr-defined]
+    runs.data_of = loaded
     Plain.epoch = ended  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
-        run(config, Path(folder) / "run")
+        runs.run(config, Path(folder) / "run")
 
 
 def once(data: str, device: str, cache: str) -> dict[str, tuple[float, float]]:

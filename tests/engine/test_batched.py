@@ -152,10 +152,10 @@ class Homes(Recorder):
         return play.run
 
 
-@pytest.mark.parametrize("strides", [False, True])
+@pytest.mark.parametrize("joins_steps", [False, True])
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "fedavg-brm-ft", "pfedme", "fedfomo", "fedrep"])
 def test_nothing_that_is_kept_stays_in_the_memory_of_recordings(
-    method: str, strides: bool, monkeypatch: pytest.MonkeyPatch
+    method: str, joins_steps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twelve clients in stacks of five, own models, fine-tuned, before the local ones they began at.
 
@@ -167,7 +167,7 @@ def test_nothing_that_is_kept_stays_in_the_memory_of_recordings(
     plain = run(config)
     at = Workspace.at
     context = {"recorder": Homes(gradients)}
-    context["recorder"].strides = strides
+    context["recorder"].joins_steps = joins_steps
     monkeypatch.setattr(
         Workspace,
         "at",
@@ -177,4 +177,4 @@ def test_nothing_that_is_kept_stays_in_the_memory_of_recordings(
     assert plain.accuracy == at_home.accuracy
     assert plain.state is not None
     assert at_home.state is not None
-    assert far(plain.state.model, at_home.state.model) <= (1e-6 if strides else 0)
+    assert far(plain.state.model, at_home.state.model) <= (1e-6 if joins_steps else 0)

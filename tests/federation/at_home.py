@@ -19,11 +19,11 @@ from torso.runs.job import Simulation, simulate
 
 CPU = torch.device("cpu")
 Lost = Callable[[str, RequestHeader], str]
-"""(client, what it is asked) → "" or where the letter is lost: on the way there, or the reply on its way back."""
+"""(client, what it is asked) → "" or where the request is lost: on the way there, or the reply on its way back."""
 
 
 class Wire:
-    """`lost` says which letters do not arrive, `absent` who is not there at the moment."""
+    """`lost` says which requests and replies do not arrive, `absent` who is not there at the moment."""
 
     def __init__(self, homes: Mapping[str, ClientService], lost: Lost = lambda *_: "") -> None:
         self.homes, self.lost = dict(homes), lost

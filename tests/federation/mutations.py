@@ -1,4 +1,4 @@
-"""Letters and replies as somebody hostile or broken would write them: mutations of real ones, for tests and bench."""
+"""Requests and replies as somebody hostile or broken would write them: mutations of real ones, for tests and bench."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MANY = 120_000  # more than a record may have, seldom: it takes a second
 
 
 class Recorded(Wire):
-    """Keeps the first letter of each kind, and what was replied."""
+    """Keeps the first request of each kind, and what was replied."""
 
     def __init__(self, homes: Mapping[str, ClientService]) -> None:
         super().__init__(homes)
@@ -42,7 +42,7 @@ class Recorded(Wire):
 
 
 def recorded(method: str, folder: Path, *sets: str) -> Recorded:
-    """All letters and replies of a short federation."""
+    """All requests and replies of a short federation."""
     config = tiny(
         method,
         *(

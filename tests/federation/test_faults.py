@@ -32,7 +32,7 @@ from torso.runs.rounds import Round
 METHODS = ("fedavg", "fedper", "scaffold", "feddyn", "ditto", "fedrep", "mtl", "fedfomo", "fedrod-hyper", "lg-fedavg")
 SETS = ("data.partition=dirichlet-class", "data.alpha=0.5", "data.clients=5", "train.fraction=1.0", "train.rounds=4")
 SILENT = {1: {2: "there"}, 2: {0: "back", 3: "there"}, 4: {2: "back"}}
-"""Where the letters of a client are lost, by round and client."""
+"""Where the messages of a client are lost, by round and client."""
 
 
 def config_of(method: str, *sets: str) -> Config:
@@ -53,7 +53,7 @@ def assert_same(tmp_path: Path, method: str, simulated: torso.Result, real: str 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_letter_that_is_lost_makes_its_client_absent(method: str, tmp_path: Path) -> None:
+def test_a_message_that_is_lost_makes_its_client_absent(method: str, tmp_path: Path) -> None:
     """On the way there, or the reply on its way back: then what the client has learned does not count, neither on the
     server nor at home."""
 

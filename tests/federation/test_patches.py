@@ -50,15 +50,15 @@ def test_naps(monkeypatch: pytest.MonkeyPatch) -> None:
             clock[0] += seconds
 
     monkeypatch.setattr(patches, "time", Time)
-    naps = patches.ShorterSleeps()
-    assert naps.strftime() == "as before"
+    sleeps = patches.ShorterSleeps()
+    assert sleeps.strftime() == "as before"
     for _ in range(300):
-        naps.sleep(3)
+        sleeps.sleep(3)
     assert slept[0] == patches.SHORTEST_AWAY
     assert slept == sorted(slept)
     assert slept[-1] == 3
-    naps.sleep(0.5)
-    naps.sleep(3)
+    sleeps.sleep(0.5)
+    sleeps.sleep(3)
     assert slept[-2:] == [patches.SHORTEST, patches.SHORTEST_AWAY]
 
 

@@ -51,7 +51,7 @@ class Notes(Listener):
 
 
 class Recorded(Wire):
-    """Keeps the last letter of each kind that each client was sent."""
+    """Keeps the last request of each kind that each client was sent."""
 
     def __init__(self, homes: Mapping[str, ClientService]) -> None:
         super().__init__(homes)
@@ -158,7 +158,7 @@ def test_names_and_numbers_that_are_none(changes: dict[str, Any]) -> None:
 
 
 def odd(config: Config, folder: Path, kind: str, change: Callable[[Reply], Reply]) -> tuple[torso.Result, list[str]]:
-    """A run in which client 1 changes its replies to letters of one kind."""
+    """A run in which client 1 changes its replies to requests of one kind."""
 
     class Odd(ClientService):
         def answer(self, data: bytes) -> bytes:

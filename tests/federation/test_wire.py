@@ -264,16 +264,16 @@ def test_flower_itself_refuses_a_key_that_is_not_admitted(running: Running) -> N
 
 def post(running: Running, name: str, **changed: str) -> httpx.Response:
     """A SuperNode's first request."""
-    greeter = admission.AdmissionClient(running.client, own_key(running.client, name))
+    admission_client = admission.AdmissionClient(running.client, own_key(running.client, name))
     public = public_key(running.client.key(f"{name}.pub"))
     body = ActivateNodeRequest(public_key=public, heartbeat_interval=30).SerializeToString()
-    headers = {**greeter._signed(), **changed, "content-type": PROTOBUF_MEDIA_TYPE, **versions()}
+    headers = {**admission_client._signed(), **changed, "content-type": PROTOBUF_MEDIA_TYPE, **versions()}
     try:
-        return greeter._client.post(
+        return admission_client._client.post(
             f"https://{running.place.own_address}{FLEET}activate-node", content=body, headers=headers
         )
     finally:
-        greeter.close()
+        admission_client.close()
 
 
 def versions() -> dict[str, str]:

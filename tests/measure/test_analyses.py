@@ -22,13 +22,13 @@ from torso import Config, RequestError, Result, run
 from torso.data import Federation
 from torso.data.sources.cifar import CIFAR100
 from torso.engine import Batched, OneByOne, Workspace
-from torso.measure.analyses import analyse_end, analyses, class_counts, walk
+from torso.measure.analyses import analyse_end, analyses, class_counts, taking
 from torso.measure.analyses.models import class_sums, factors
 from torso.measure.analyses.similarity import mean_cosine
 from torso.measure.evaluate import own_models
 from torso.personal.state import State
 from torso.personal.store import ClientState
-from torso.runs.analyses import scene_of, watch_round
+from torso.runs.analyses import snapshot_of, watch_round
 from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
@@ -134,7 +134,7 @@ def test_regularization_of_ditto_is_of_its_own_models() -> None:
 
 def test_entries_of_rounds_become_lists() -> None:
     entries = {2: {"norms": {"a": 3.0}}, 1: {"norms": {"a": None}, "class_curves": {"seen": [1.0, 2.0]}}}
-    assert walk.joined_entries(entries) == {
+    assert taking.joined_entries(entries) == {
         "norms": {"rounds": [1, 2], "a": [None, 3.0]},
         "class_curves": {"rounds": [1], "seen": [[1.0, 2.0]], "epochs": [0, 1]},
     }
@@ -192,7 +192,7 @@ def test_the_cross_client_matrix_by_hand(at_once: int) -> None:
     state = State.begin(job.model, {0: ClientState(own={"head.weight": SWAPPED})})
     make = Batched if at_once > 1 else OneByOne
     with make(job.net, job.federation, at_once=at_once) as engine:
-        found = analyse_end(["cross_client"], scene_of(job, state, engine))["cross_client"]
+        found = analyse_end(["cross_client"], snapshot_of(job, state, engine))["cross_client"]
     assert found["clients"] == [0, 1, 2]
     for row, expected in zip(found["accuracy"], [[0.0, 40.0, 0.0], *[[200 / 3, 40.0, 100.0]] * 2], strict=True):
         assert row == pytest.approx(expected, rel=1e-5)
@@ -270,11 +270,11 @@ def test_every_run_counts_its_classes_and_nothing_else_unasked(tmp_path: Path) -
 
 
 def test_too_many_clients_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walk, "MOST_CLIENTS", 9)
+    monkeypatch.setattr(taking, "MOST_CLIENTS", 9)
     job = simulate(samples.tiny(), samples.digits())
     with OneByOne(job.net, job.federation) as engine:
         assert class_counts(engine, job.roster) == {}
-        monkeypatch.setattr(walk, "MOST_CLIENTS", 10)
+        monkeypatch.setattr(taking, "MOST_CLIENTS", 10)
         assert np.array(class_counts(engine, job.roster)["class_counts"]).shape == (10, 10)
         assert class_counts(engine, replace(job.roster, counts_are_known=False)) == {}
 

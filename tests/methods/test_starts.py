@@ -39,7 +39,7 @@ class Counts(Start):
     scale: float = 1.0
     rounds: int = 0
 
-    def pace(self, run: TrainingPlan) -> TrainingPlan:
+    def training_plan(self, run: TrainingPlan) -> TrainingPlan:
         return replace(run, rounds=self.rounds)
 
     def before_first_round(self, exchange: Exchange) -> Tensors:
@@ -51,14 +51,14 @@ class Counts(Start):
 
 @dataclass(frozen=True)
 class AfterFedAvg(Start):
-    """Two rounds of FedAvg, then a head of zeros and a pace of its own."""
+    """Two rounds of FedAvg, then a head of zeros and a training plan of its own."""
 
     rounds: int = 2
 
     def earlier(self) -> EarlierMethod | None:
         return EarlierMethod("fedavg", 2)
 
-    def pace(self, run: TrainingPlan) -> TrainingPlan:
+    def training_plan(self, run: TrainingPlan) -> TrainingPlan:
         return TrainingPlan(self.rounds, 1e-12, "const")
 
     def before_first_round(self, exchange: Exchange) -> Tensors:

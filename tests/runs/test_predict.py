@@ -22,7 +22,7 @@ from torso.nets import Network
 from torso.nets.card import Card
 from torso.runs.predict import in_batches
 from torso.runs.user_data import read_user_data
-from torso.runs.user_images import decoded, fitted, told
+from torso.runs.user_images import decoded, fitted, remarks_on
 
 from .named import NAMES, digits, trained, write_images
 
@@ -167,7 +167,7 @@ def test_colour_size_and_exif() -> None:
     assert found.turned
     assert found.pixels[:, 0].tolist() == [[255, 0, 0], [0, 0, 255]]
     grey = decoded("x", file.getvalue(), Pixels(1, 4, 4))
-    assert told([grey], Pixels(1, 4, 4)) == (
+    assert remarks_on([grey], Pixels(1, 4, 4)) == (
         "the image was resized to 4×4 (from 1×2; the proportions changed)",
         "the image was converted from colour to grey",
         "the image was turned upright, as the EXIF data say",

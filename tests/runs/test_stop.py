@@ -38,13 +38,13 @@ class StopsWhileMeasuring(StopAfter):
         if self.patch is None:
             self.stop.ask()
             return
-        exam = MeasureWork.__call__
+        measure = MeasureWork.__call__
 
         def counted(*args: Any) -> Any:
             self.groups += 1
             if self.groups == 3:
                 self.stop.ask()
-            return exam(*args)
+            return measure(*args)
 
         self.patch.setattr(MeasureWork, "__call__", counted)
 

@@ -117,15 +117,15 @@ def test_personalize_takes_texts(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_page_asks_about_texts(folder: Path) -> None:
-    """The booth behind `torso try`, and the words of the page."""
+    """The models behind `torso try`, and the words of the page."""
     models = chosen(folder / "theirs", None, "1", None)
-    booth = TryModels(models)
-    said = booth.ask(b"Stock prices fell")
+    tried = TryModels(models)
+    said = tried.ask(b"Stock prices fell")
     assert [model["classes"][0]["name"] for model in said["models"]] == ["money", "money"]
     with pytest.raises(RequestError, match="is empty"):
-        booth.ask(b" ")
+        tried.ask(b" ")
     with pytest.raises(RequestError, match="Expected: UTF-8"):
-        booth.ask(b"\xff")
+        tried.ask(b"\xff")
 
 
 def test_a_changed_tokenizer_is_noticed(folder: Path, tmp_path: Path) -> None:

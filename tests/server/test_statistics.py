@@ -88,7 +88,7 @@ def test_a_number_that_is_not_finite_leaves_its_client_out() -> None:
     received.close()
     assert received.refused == {1: "not finite"}
     assert received.statistics_of().clients == (0,)
-    assert float(received.gathered.combined["sum"]) == 1.0
+    assert float(received.statistics.combined["sum"]) == 1.0
 
 
 @pytest.mark.usefixtures("_three")

@@ -102,7 +102,7 @@ class Trials:
                 yield self._run_alone(chosen_seeds[0])
             else:
                 lockstep = Lockstep()
-                outcomes = lockstep.hold([partial(self._run_in_lockstep, seed, lockstep) for seed in chosen_seeds])
+                outcomes = lockstep.run_all([partial(self._run_in_lockstep, seed, lockstep) for seed in chosen_seeds])
                 for outcome in outcomes:
                     if isinstance(outcome, Exception):
                         raise outcome

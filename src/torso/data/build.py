@@ -81,7 +81,7 @@ class DataCache:
 
     def on_device(self, array: NDArray[Any], device: torch.device) -> Tensor:
         """An array of a data set on the device."""
-        key = id(array), device  # the shelf keeps the array alive, so no other object gets its id
+        key = id(array), device  # `_read` keeps the array alive, so no other object gets its id
         if key not in self._on_device:
             self._on_device[key] = torch.from_numpy(array).to(device)
         return self._on_device[key]

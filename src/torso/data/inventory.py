@@ -69,7 +69,7 @@ def _scan(path: Path) -> _Scan | str:
 
 
 def _files(root: Path, options: DataConfig) -> SurveyData:
-    """The stock of a folder of image files."""
+    """The samples of a folder of image files."""
     found = list_image_folder(root, options.folder, strict=False)
     names = found.names(root)
     scans = in_threads(_scan, found.files)
@@ -101,7 +101,7 @@ def _files(root: Path, options: DataConfig) -> SurveyData:
 
 
 def _loaded(options: DataConfig) -> SurveyData:
-    """The stock of a source of arrays or of rows of a table."""
+    """The samples of a source of arrays or of rows of a table."""
     try:
         dataset = load(options, 0)
     except RequestError as error:  # images of several sizes ask for data.size

@@ -64,8 +64,8 @@ class PendingShare:
     store: Store | None
     worker: WorkerHandle
     actor: Any  # the process that was asked; `worker.actor` is another one if it was replaced since …
-    cache_record: CacheRecord  # … and so is `worker.account`
-    answer: Any  # an ObjectRef of a Parcel
+    cache_record: CacheRecord  # … and so is `worker.cache_record`
+    answer: Any  # an ObjectRef of a Payload
     left: Sequence[Any]  # ObjectRefs of the states that the share leaves its clients
     ticket: int = 0  # key under which the worker keeps the results until they are added up; 0: they come back
 

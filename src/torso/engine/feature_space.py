@@ -47,7 +47,7 @@ class OnFeatures(Generic[T]):
 
 @dataclass(frozen=True)
 class LeavesOnFeatures(OnFeatures[T]):
-    """Like `OnFeatures`, for work that leaves its clients a state (`keeping.Leaves`)."""
+    """Like `OnFeatures`, for work that leaves its clients a state (`LeavesStates`)."""
 
     leaves: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Parcels between the driver and its Ray workers: a pickle with labels in place of tensors, and the tensors themselves.
+"""Payloads between the driver and its Ray workers: a pickle with labels in place of tensors, and these tensors.
 
 A tensor is sent once. Both sides keep it under its label until the driver's copy is deleted or modified. So a frozen
 head, or a model that is evaluated after it was trained, is sent as a few bytes. What both sides hold anyway (the data,
@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from ray import cloudpickle
 from torch import Tensor
 
-Label = tuple[
-    int, int
-]  # the process that made the tensor (0: the driver; else a worker's number), a number per process
+Label = tuple[int, int]
+"""The process that made a tensor (0: the driver; else a worker's number), and a number per process."""
 SharedObjects = Mapping[str, object]  # name -> object that both sides have: the data, the network, the engine
 
 
@@ -123,7 +122,7 @@ def read(text: bytes, held: SharedObjects, tensors: Mapping[Label, Tensor]) -> A
 
 
 def complete_payload(thing: object, held: SharedObjects | None = None) -> Payload:
-    """A parcel with all tensors of an object, for a receiver that has none of them (but has what is `held`)."""
+    """A payload with all tensors of an object, for a receiver that has none of them (but has what is `held`)."""
     text, named = write(thing, held or {}, LabelCounter(0))
     return Payload(text, PackedTensors.of(named))
 

@@ -34,7 +34,7 @@ class RayStateHandle(StateHandle):
     """A handle on one client's state in Ray's object store."""
 
     client: int
-    where: Any  # an ObjectRef of a parcel with the states of this client and possibly others
+    where: Any  # an ObjectRef of a payload with the states of this client and possibly others
 
     def fetch(self) -> ClientState:
         """The state, on the CPU of this process. The driver needs it for a checkpoint, or at the end of a run."""
@@ -50,16 +50,16 @@ class StateIndex:
 
 
 def fetch_payloads(refs: Sequence[Any]) -> list[Payload]:
-    """The parcels behind ObjectRefs."""
+    """The payloads behind ObjectRefs."""
     try:
-        parcels: list[Payload] = ray.get(list(refs))
+        payloads: list[Payload] = ray.get(list(refs))
     except ObjectLostError:
         raise NoWorkerLeft("the states of some clients were lost with the machine that held them") from None
-    return parcels
+    return payloads
 
 
 def open_states(payload: Payload, device: torch.device) -> dict[int, ClientState]:
-    """The client states in a parcel, on a device."""
+    """The client states in a payload, on a device."""
     states: dict[int, ClientState] = read(payload.text, {}, payload.packed.unload(device))
     return states
 

@@ -72,7 +72,7 @@ class Worker:
     def do(
         self, payload: Payload, common: PackedTensors, held: Sequence[Any], into: int, ticket: int = 0
     ) -> Payload | list[Payload]:
-        """Do a share of work. Returns the results and, in `into` more parcels, the states that it leaves its clients.
+        """Do a share of work. Returns the results and, in `into` more payloads, the states that it leaves its clients.
 
         `common`: tensors that were sent to several workers at once. `held`: ObjectRefs of what the clients hold. With a
         `ticket` the results stay here until `add_up`."""
@@ -99,7 +99,7 @@ class Worker:
         return [answer, *states] if into else answer
 
     def add_up(self, ticket: int, payload: Payload) -> Payload:
-        """The sum in a parcel with the results that wait here under a ticket."""
+        """The sum, with the results that wait here under a ticket added to it."""
         total = read(payload.text, self.held, payload.packed.unload(self.device))
         for result in self.waiting.pop(ticket):
             total.take(result)

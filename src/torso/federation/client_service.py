@@ -66,7 +66,7 @@ class ClientService:
     ) -> None:
         self.name, self.data, self.folder, self.device, self.say = name, data, folder, device, say
         self.sums_only = sums_only
-        self._runs: dict[str, ClientRun] = {}  # of the last run only: a Seat has a copy of the samples
+        self._runs: dict[str, ClientRun] = {}  # of the last run only: a ClientRun has a copy of the samples
         self._checksum = _checksum(data)
         self._answers: dict[str, Callable[[Request], Reply]] = {
             "who": self._describe,

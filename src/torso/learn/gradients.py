@@ -125,8 +125,8 @@ def leading_gradients(
     if batch.lead is not None:
         tensors, counts = {n: t[: batch.lead] for n, t in tensors.items()}, counts[: batch.lead]
         batch = batch.first(batch.lead)
-    if _is_for_one(net, batch) and (seated := net.slots.take(net, tensors, names)):
-        return _of_one(net, *seated, batch, objective, counts)
+    if _is_for_one(net, batch) and (filled := net.slots.take(net, tensors, names)):
+        return _of_one(net, *filled, batch, objective, counts)
     leaves = leaves_of(tensors, names)
     said = apply(net, {**tensors, **leaves}, batch.inputs, batch.real, batch.keys)
     mean, total = means(losses_of(said, batch, objective, counts), batch)
@@ -144,14 +144,15 @@ def _is_for_one(net: Network, batch: Batch) -> bool:
 
 
 def _of_one(
-    net: Network, seated: Network, leaves: Tensors, batch: Batch, objective: Objective, counts: Tensor
+    net: Network, filled: Network, leaves: Tensors, batch: Batch, objective: Objective, counts: Tensor
 ) -> tuple[Tensors, Tensor]:
-    """The gradients [1, *] of one client whose tensors are in the network (`seated`); `leaves` have no client
-    dimension."""
+    """The gradients [1, *] of one client.
+
+    `filled`: a copy of `net` with the client's tensors in it; `leaves` [*]: those whose gradients are computed."""
     x = batch.inputs
     keyed = isinstance(batch.keys, tuple) and draws(net, x) and not Seeded.here()
     with drawing(net, x.device, int(batch.keys[0])) if keyed and batch.keys is not None else nullcontext():
-        said = seated(x, stacked=True)
+        said = filled(x, stacked=True)
     mean, total = means(losses_of(said, batch, objective, counts), batch)
     recording = x.is_cuda and torch.cuda.is_current_stream_capturing()
     found = gradients_at(leaves, mean.squeeze(0), alone=not recording)

@@ -16,8 +16,7 @@ from torso.learn.drift import DriftState
 from torso.learn.features import are_fixed, on_features
 from torso.learn.gradients import leading_gradients
 from torso.learn.phases import LocalPhase, moved_by
-from torso.learn.recorded_epochs import can_stride
-from torso.learn.recorded_epochs import epoch as stride
+from torso.learn.recorded_epochs import can_record_epoch, recorded_epoch
 from torso.learn.stacked import rows_at
 from torso.learn.steps import Learner, LocalSettings
 from torso.learn.task import LocalResult, LocalTask
@@ -111,8 +110,8 @@ def _by_epoch(task: LocalTask, tensors: Tensors, anchor: DriftState | None, note
             set_modes(learner.net, phase.moving)  # in each epoch: the caller may have evaluated the network in between
             learner.meta = task.meta_batches(epoch)
             with computing(context.precision):
-                if phase_task is task and can_stride(learner, task):
-                    stride(learner, task, epoch)
+                if phase_task is task and can_record_epoch(learner, task):
+                    recorded_epoch(learner, task, epoch)
                 else:
                     settings.step.epoch(learner, phase_task.epoch(epoch))
             epoch += 1

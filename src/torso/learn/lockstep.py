@@ -79,27 +79,27 @@ class Lockstep:
         self._over = False  # whether all runs must end now
         self._first: dict[bool, LocalContext] = {}  # the context that all runs use: on samples, on features
 
-    def hold(self, runs: Sequence[Callable[[], T]]) -> list[T | Exception]:
+    def run_all(self, runs: Sequence[Callable[[], T]]) -> list[T | Exception]:
         """Do all runs; returns the result of each, or the exception that it raised."""
         ends: list[T | Exception] = [RuntimeError("it never ran")] * len(runs)
 
-        def attend(place: int) -> None:
+        def go(place: int) -> None:
             self._member.number = place
             with self._baton:
                 try:
                     ends[place] = runs[place]()
-                except Exception as error:  # returned to the caller of `hold`
+                except Exception as error:  # returned to the caller of `run_all`
                     ends[place] = error
                 except KeyboardInterrupt:  # raised by `learn` after `_end`
                     pass
                 finally:  # in any case the others must not wait for this run
                     self._members -= 1
-                    self._teach()
+                    self._train_if_all_wait()
                     ended[place].set()
 
         self._members = len(runs)
         ended = [threading.Event() for _ in runs]
-        threads = [threading.Thread(target=attend, args=(place,), daemon=True) for place in range(len(runs))]
+        threads = [threading.Thread(target=go, args=(place,), daemon=True) for place in range(len(runs))]
         for thread in threads:
             thread.start()
         try:
@@ -124,7 +124,7 @@ class Lockstep:
         thread, which waits for the result."""
         request = JointRequest(self._member.number, task, tensors, anchor, notes)
         self._requests.append(request)
-        self._teach()
+        self._train_if_all_wait()
         self._baton.release()
         request.over.wait()
         self._baton.acquire()
@@ -135,7 +135,7 @@ class Lockstep:
         assert request.learned is not None
         return request.learned
 
-    def _teach(self) -> None:
+    def _train_if_all_wait(self) -> None:
         """Train all requests, stack after stack, if every run that has not ended waits for one."""
         if self._over:
             for request in self._requests:

@@ -72,7 +72,7 @@ def _as_rows(net: Network, tensors: Tensors, batch: Batch, full: int, apart: boo
         return apply(net, {n: t.expand(rows, *t.shape[1:]) for n, t in tensors.items()}, batch.inputs, batch.real)
     said = _in_parts(net, tensors, batch.inputs.flatten(0, 1).unsqueeze(0), None)
     fields = (None if field is None else field.reshape(rows, samples, *field.shape[2:]) for field in said)
-    return Output(*fields)  # type: ignore[arg-type]
+    return Output._make(fields)
 
 
 def _in_few_widths(net: Network, tensors: Tensors, batch: Batch, full: int) -> Output:
@@ -84,7 +84,7 @@ def _in_few_widths(net: Network, tensors: Tensors, batch: Batch, full: int) -> O
     if not more or net.body.native or not x.is_cuda or not alone or not allows_padding(net, x):
         return _in_parts(net, tensors, x, batch.real)
     said = _in_parts(net, tensors, torch.cat([x, x.new_zeros(1, more, *x.shape[2:])], dim=1), None)
-    return Output(*(None if field is None else field[:, :samples] for field in said))  # type: ignore[arg-type]
+    return Output._make(None if field is None else field[:, :samples] for field in said)
 
 
 def _in_parts(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None) -> Output:
@@ -101,7 +101,7 @@ def _in_parts(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None) ->
         for part in (slice(None, cut), slice(cut, None))
     ]
     fields = (None if None in pair else torch.cat(pair, dim=1) for pair in zip(*halves, strict=True))
-    return Output(*fields)  # type: ignore[arg-type]
+    return Output._make(fields)
 
 
 def all_batches(context: LocalContext, deck: Deck, batch_size: int, order: Shuffle | None) -> Iterator[Batch]:

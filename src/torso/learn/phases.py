@@ -88,7 +88,7 @@ def local_phases(
 def with_trained_head(plan: Sequence[LocalPhase], net: Network) -> tuple[LocalPhase, ...]:
     """The plan for a network that generates the client's personal head: the head itself trains, at the learning rate of
     the network that generates it, and this network's weights do not change (spec 9.7). The client's tensors must have
-    `net.made_head`. Other networks: the same plan."""
+    `net.generated_head`. Other networks: the same plan."""
     generator = frozenset(part_names(net, "personal"))
 
     def with_head(phase: LocalPhase) -> LocalPhase:

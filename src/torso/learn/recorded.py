@@ -80,7 +80,7 @@ class Recorder:
         self.compute = compute
         self.most = most
         self.frozen = frozen
-        self.strides = True  # whether several steps may be recorded as one (recorded_epochs.py)
+        self.joins_steps = True  # whether several steps may be recorded as one (recorded_epochs.py)
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._plays: OrderedDict[object, Callable[[], None]] = OrderedDict()
         self._made: dict[object, Any] = {}  # fixed memory that the plays use
@@ -94,7 +94,7 @@ class Recorder:
     def another(self) -> Recorder:
         """A recorder with the same options and no recordings."""
         made = type(self)(self.compute, self.most)
-        made.frozen, made.strides = self.frozen, self.strides
+        made.frozen, made.joins_steps = self.frozen, self.joins_steps
         return made
 
     def forget(self) -> None:

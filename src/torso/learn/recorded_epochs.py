@@ -23,7 +23,7 @@ from torso.data.batches import Batch
 from torso.data.deals import Deal, DealShape, samples_per_step
 from torso.fast import is_fast
 from torso.learn.drift import DriftState, NoDrift
-from torso.learn.late import step as one_step
+from torso.learn.factored_step import factored_step
 from torso.learn.recorded import Recordable, Recorder, clients_to_record
 from torso.learn.sgd import Sgd
 from torso.learn.stacked import is_one_for_all
@@ -35,12 +35,12 @@ from torso.nets.stacked_linear import Casts
 _MOST = 8  # steps of a recording
 
 
-def can_stride(learner: Learner, task: LocalTask) -> bool:
+def can_record_epoch(learner: Learner, task: LocalTask) -> bool:
     """Whether the phase's steps can be recorded together: they must need nothing from the host."""
     recorder, settings, net, lens = task.context.recorder, learner.settings, learner.net, task.context.lens
     return (
         recorder is not None
-        and recorder.strides
+        and recorder.joins_steps
         and type(settings.step) is Plain
         and not (settings.has_foreign_step or settings.has_foreign_drift or settings.objective.teachers)
         and net.body.native
@@ -53,7 +53,7 @@ def can_stride(learner: Learner, task: LocalTask) -> bool:
     )
 
 
-def epoch(learner: Learner, task: LocalTask, number: int) -> None:
+def recorded_epoch(learner: Learner, task: LocalTask, number: int) -> None:
     """Train an epoch of a task, with the result of `Plain.epoch`."""
     recorder = task.context.recorder
     assert recorder is not None
@@ -156,8 +156,7 @@ class _EpochReplay:
                 home.copy_(there[name])
             return homes
 
-        parts = (held(kind, getattr(anchor, kind)) for kind in ("start", "own", "shared"))
-        start, own, shared = parts
+        start, own, shared = (held(kind, getattr(anchor, kind)) for kind in ("start", "own", "shared"))
         return DriftState(start, {}, own, shared, anchor.participants)
 
     def _key(self) -> tuple[object, ...]:
@@ -190,10 +189,8 @@ class _EpochReplay:
 
     def go(self, start: int, steps: int, rows: int, masked: bool) -> None:
         """Do some steps of the first `rows` clients, by a recording that is made if there is none."""
-        sample_picks, step_facts = (
-            self.deal.sample_picks[start : start + steps, :, :rows],
-            self.deal.step_facts[start : start + steps, :, :rows],
-        )
+        sample_picks = self.deal.sample_picks[start : start + steps, :, :rows]
+        step_facts = self.deal.step_facts[start : start + steps, :, :rows]
         window = self.recorder.place("picks", sample_picks), self.recorder.place("facts", step_facts)
         window[0].copy_(sample_picks)
         window[1].copy_(step_facts)
@@ -204,13 +201,13 @@ class _EpochReplay:
         learner, batch = self._first(rows), self._batches(window, masked)
         loss, met = self.met[:, :rows]
 
-        def walk() -> None:
+        def run() -> None:
             casts: Casts = {}
             for step in range(steps):
-                loss.add_(one_step(learner, batch(step), casts))
+                loss.add_(factored_step(learner, batch(step), casts))
                 met.add_(window[1][step, 0])
 
-        def try_it() -> None:
+        def warm_up() -> None:
             """Two steps on copies."""
             sgd = Sgd(learner.sgd.momentum, learner.sgd.weight_decay)
             sgd.velocity = {n: v.clone() for n, v in learner.sgd.velocity.items()}
@@ -218,9 +215,9 @@ class _EpochReplay:
             dry = replace(learner, tensors=copies, sgd=sgd)
             casts: Casts = {}
             for _ in range(2):
-                one_step(dry, batch(0), casts)
+                factored_step(dry, batch(0), casts)
 
-        return Recordable(walk, try_it)
+        return Recordable(run, warm_up)
 
     def _first(self, rows: int) -> Learner:
         """A learner for the first clients, with its tensors in fixed memory."""
@@ -246,10 +243,8 @@ class _EpochReplay:
         sample_picks, step_facts = window
         context, deck = self.task.context, self.task.deck
         samples, labels, lens, change = deck.samples, deck.labels, context.training_lens, context.change
-        keyed, places = (
-            bool(context.net.body.keyed_by),
-            torch.arange(sample_picks.shape[-1], device=sample_picks.device),
-        )
+        keyed = bool(context.net.body.keyed_by)
+        places = torch.arange(sample_picks.shape[-1], device=sample_picks.device)
 
         def batch(step: int) -> Batch:
             index, bits = sample_picks[step]

@@ -47,8 +47,8 @@ class CannotRecord(Exception):
 
 
 class ForeignRecorder(Recorder):
-    """A recorder for a body of another library: for one client at a time, or for several if one pass (`Body.in_line`)
-    or vmap computes them."""
+    """A recorder for a body of another library: for one client at a time, or for several if one pass
+    (`Body.one_pass`) or vmap computes them."""
 
     def __init__(self, *args: Any, compiles: Compile = "auto", **options: Any) -> None:
         super().__init__(*args, **options)

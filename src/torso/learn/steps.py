@@ -54,9 +54,7 @@ class Learner:
     exact: bool = False  # whether a client in a stack gets the same bits as alone, also next to clients of other sizes
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: sum of the losses of all counted samples
     met: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: counted samples of batches with padding
-    met_on_host: int = (
-        0  # counted samples per client of batches without padding; kept on the host, which needs no kernel
-    )
+    met_on_host: int = 0  # counted samples per client of batches without padding: no kernel is needed to add them up
 
     def gradients(self, tensors: Tensors, batch: Batch) -> Tensors:
         """Gradients [G, *] of the method's loss at the given tensors [G, *]. Counts the samples and their losses."""

@@ -106,12 +106,14 @@ Measure = Callable[[Workspace, Sequence[int], Tensors, Evaluation], dict[str, Te
 class Measurement:
     """A registered measure, with what it is taken of (`of`):
 
-    - `clients`: each client with the model that it holds; - `own`: each client with its own model, as method.personal
-    makes it; - `local`: each client with the model after one more visit; - `newcomers`: clients that never train, with
-    the model that they get; - `server`: the generic model. "Clients" are then numbers of batches of the test set, and
-    the values are numbers of correct predictions [G], or signed numbers [G, K]. They are summed over batches; then
-    their absolute values are summed over K; - `mixes`: as `server`, with correct predictions by class [G, C], which are
-    weighted by each client's mix of classes.
+    - `clients`: each client with the model that it holds;
+    - `own`: each client with its own model, as method.personal makes it;
+    - `local`: each client with the model after one more visit;
+    - `newcomers`: clients that never train, with the model that they get;
+    - `server`: the generic model. "Clients" are then numbers of batches of the test set, and the values are numbers of
+      correct predictions [G], or signed numbers [G, K]. They are summed over batches; then their absolute values are
+      summed over K;
+    - `mixes`: as `server`, with correct predictions by class [G, C], weighted by each client's mix of classes.
     """
 
     take: Measure

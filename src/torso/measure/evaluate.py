@@ -207,12 +207,12 @@ def _of_server(
         return {}
     if not roster.test_samples:  # without a test set, runs/checks.py refuses all of them but `generic`
         return {"generic": _pooled(engine, roster, state, how, clients)}
-    exam = GenericMeasureWork(
+    work = GenericMeasureWork(
         tuple(dict.fromkeys(measures[name].take for name in asked)),
         generic_of(engine, state.model, state.clients, roster, how.weighting, how.keeps),
         how,
     )
-    rights = _collect(engine, exam, range(-(-roster.test_samples // how.batch_size)))
+    rights = _collect(engine, work, range(-(-roster.test_samples // how.batch_size)))
     found: dict[str, Accuracy] = {}
     mixes = cache(lambda: (test_counts_of(engine), class_counts_of(engine, clients).double()))
     for name in asked:
@@ -232,8 +232,8 @@ def _pooled(engine: Engine, roster: Roster, state: State, how: Evaluation, clien
     return Accuracy.over([100 * right / of if of else math.nan], per_client=False)
 
 
-def _collect(engine: Engine, exam: Work[Values], clients: Sequence[int], store: Store | None = None) -> Values:
+def _collect(engine: Engine, work: Work[Values], clients: Sequence[int], store: Store | None = None) -> Values:
     """The values of all clients, in their order; NaN for a client that has not answered."""
-    parts = list(engine.map(exam, clients, store))
+    parts = list(engine.map(work, clients, store))
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: [value for part in parts for value in part.get(name, [math.nan])] for name in names}

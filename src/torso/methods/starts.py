@@ -81,7 +81,7 @@ class Start:
         """The method that is trained first in the same run, and at whose model this one begins."""
         return None
 
-    def pace(self, run: TrainingPlan) -> TrainingPlan:
+    def training_plan(self, run: TrainingPlan) -> TrainingPlan:
         """Rounds, learning rate and schedule of the method, from those of the run."""
         return run
 
@@ -135,7 +135,7 @@ class Finished(Start):
     def earlier(self) -> EarlierMethod | None:
         return None if self.run else EarlierMethod(self.method, self.first)
 
-    def pace(self, run: TrainingPlan) -> TrainingPlan:
+    def training_plan(self, run: TrainingPlan) -> TrainingPlan:
         return TrainingPlan(max(_share(run.rounds, self.rounds), 1), self.lr or run.lr, self.schedule or run.schedule)
 
     def within(self, rounds: int) -> Start:
@@ -164,7 +164,7 @@ class ClassMeans(Start):
     rounds: Annotated[float, Field(ge=0, le=1)] = 0.0
     metric: Literal["direction", "euclidean"] = "direction"
 
-    def pace(self, run: TrainingPlan) -> TrainingPlan:
+    def training_plan(self, run: TrainingPlan) -> TrainingPlan:
         return replace(run, rounds=_share(run.rounds, self.rounds))
 
     def check(self, net: Network) -> None:

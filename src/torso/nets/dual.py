@@ -79,11 +79,6 @@ class DualHead(nn.Module):
     centres: Tensor | None  # [2, d], the mean feature of all clients and that of this client
     prior: Tensor | None  # [C] or [G, C], logarithms of the class proportions
 
-    @property
-    def mixes(self) -> bool:
-        """Whether the head knows the mean features by which both heads are mixed."""
-        return self._buffers.get("centres") is not None
-
     def __init__(
         self, generic: Linear, personal: nn.Module, adds: bool = True, through: bool = False, classes: int = 0
     ) -> None:
@@ -94,6 +89,11 @@ class DualHead(nn.Module):
         # facts about the client, like `HyperLinear.mix`
         self.register_buffer("prior", torch.zeros(classes) if classes else None, persistent=False)
         self.register_buffer("centres", None, persistent=False)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the head knows the mean features by which both heads are mixed."""
+        return self._buffers.get("centres") is not None
 
     def extra_repr(self) -> str:
         own = "generic(x) + personal(x)" if self.adds else "personal(x)"

@@ -16,7 +16,7 @@ from torso.errors import RequestError, did_you_mean
 from torso.nets.blocks import Chain, Residual, Unit
 from torso.nets.bodies import body
 from torso.nets.body import Body
-from torso.nets.earlier import FINE_TUNING_RATE, MAX_GENERATIONS, wants_of_model, wants_of_run
+from torso.nets.torso_weights import FINE_TUNING_RATE, MAX_GENERATIONS, wants_of_model, wants_of_run
 from torso.nets.weight_files import SAFETENSORS, names_in
 
 _COLOUR = 3  # channels of a colour image

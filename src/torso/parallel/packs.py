@@ -93,7 +93,7 @@ def side_by_side(
     if len(plans) == 1:
         return [_result_or_error(partial(one, 0))]
     lockstep = Lockstep()
-    return lockstep.hold([partial(one, place, lockstep) for place in range(len(plans))])
+    return lockstep.run_all([partial(one, place, lockstep) for place in range(len(plans))])
 
 
 def _attacked_once(made: Callable[[Config], Federation]) -> Callable[[Config], Federation]:

@@ -59,13 +59,13 @@ class ProcessPool(Protocol):
         """Start a process, without waiting for it. Returns it, and a call that is answered once it has started."""
 
     def submit(self, worker: Any, task: Task) -> Any:
-        """Give a task to an idle process. Returns the call. Raises Lost if the process has died."""
+        """Give a task to an idle process. Returns the call. Raises ProcessLost if the process has died."""
 
     def finished(self, calls: Sequence[Any], seconds: float) -> Sequence[Any]:
         """The calls that are answered. Waits up to `seconds` for the first."""
 
     def answer(self, call: Any) -> list[Result | Exception]:
-        """The answer to a finished call. Raises Lost, or an error that came from outside the runs themselves."""
+        """The answer to a finished call. Raises ProcessLost, or an error that came from outside the runs."""
 
     def payload(self, federation: Federation) -> Any:
         """A federation's data in the form in which a task carries them; None if processes read data themselves."""

@@ -55,7 +55,7 @@ class RayPool:
 
     def submit(self, worker: Any, task: Task) -> Any:
         self.answer(worker.hello.remote())  # whether it still lives
-        # cloudpickle sends what the user has registered by value; the parcel is a reference into the object store
+        # cloudpickle sends what the user has registered by value; the payload is a reference into the object store
         bare = Task(task.numbers, task.plans, task.after)
         return worker.do.remote(DriverEnvironment.here(), cloudpickle.dumps(bare), task.payload, self.mailbox)
 

@@ -77,12 +77,12 @@ def _in_others(
     """`run_together` in other processes: those of `pool`, or processes of a cluster that end with this call."""
     with nullcontext(pool) if pool is not None else hire.pool(plans[0].config.run) as processes:
         assert processes is not None
-        parcels: dict[int, Any] = {}  # seed -> its data, as they are sent
+        payloads: dict[int, Any] = {}  # seed -> its data, as they are sent
 
         def payload(config: Config) -> Any:
-            if data is not None and config.run.seed not in parcels:
-                parcels[config.run.seed] = processes.payload(data(config))
-            return parcels.get(config.run.seed)
+            if data is not None and config.run.seed not in payloads:
+                payloads[config.run.seed] = processes.payload(data(config))
+            return payloads.get(config.run.seed)
 
         with closing(Orchestrator(plans, groups, listener, stop, processes, payload=payload, after=after).go()) as ends:
             yield from ends

@@ -24,7 +24,7 @@ from torso.report.page import render
 from torso.report.predict_command import described
 from torso.runs.predict import answers
 from torso.runs.user_data import UserData, read_user_data
-from torso.runs.user_images import decoded, told
+from torso.runs.user_images import decoded, remarks_on
 
 MOST_BYTES = 20 * 2**20  # of an uploaded file
 _SHOWN = 5  # classes that an answer lists
@@ -69,7 +69,7 @@ class TryModels:
     def _say(self, model: TitledModel, kind: Pixels | Tokens, raw: bytes) -> dict[str, Any]:
         picture = decoded("the file", raw, kind) if isinstance(kind, Pixels) else None
         if picture is not None and isinstance(kind, Pixels):
-            given = UserData(("image",), picture.pixels[None], (), told([picture], kind))
+            given = UserData(("image",), picture.pixels[None], (), remarks_on([picture], kind))
         else:
             given = read_user_data([_text(raw)], card_of(model.network))
         found = answers(model.network, given)

@@ -119,7 +119,8 @@ def planned_rounds(record: Record) -> int:
     except RequestError:  # from a plugin that is not loaded here
         return rounds
     earlier = known.earlier()
-    return known.pace(TrainingPlan(rounds, 0.0, "")).rounds + (0 if earlier is None else earlier.rounds or rounds)
+    rounds_before = 0 if earlier is None else earlier.rounds or rounds
+    return known.training_plan(TrainingPlan(rounds, 0.0, "")).rounds + rounds_before
 
 
 def news(record: Record) -> str:

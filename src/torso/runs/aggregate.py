@@ -81,7 +81,7 @@ class Aggregate:
         self.change: Tensors = {}  # Σ_k of the changes of the drift corrections' memories
         self.squares = torch.zeros(())  # Σ_k w_k · ‖shared parameters − received‖²
         self.uploads: dict[int, Tensors] = {}  # client -> its upload, if the server rule keeps uploads
-        self.gathered = StatisticsSums(stage.declared(), stage.method.statistics, rule)
+        self.statistics = StatisticsSums(stage.declared(), stage.method.statistics, rule)
         self.left: dict[int, ClientState | StateHandle] = {}  # client -> its new state, or a handle on it
         self.refused: dict[int, str] = {}  # client whose upload is not used -> what is wrong with it (faults.REFUSED)
         self.burst: set[int] = set()  # the refused clients whose loss is known not to be finite
@@ -99,7 +99,7 @@ class Aggregate:
     def holds_uploads(self) -> bool:
         """Whether single uploads are held until all have come. That takes memory for as many models as participants."""
         # uploads that the rule keeps are part of the aggregate anyway, so holding their statistics costs nothing more
-        single = not self.stage.method.server.keeps_uploads and self.gathered.holds_single
+        single = not self.stage.method.server.keeps_uploads and self.statistics.holds_single
         return self.stage.method.server.needs_each or self.colludes or single
 
     @property
@@ -110,7 +110,7 @@ class Aggregate:
         rule = self.stage.method.server
         special = self.private or self._mean is not None
         single = self.holds_uploads or rule.keeps_uploads or self.each or self.refused
-        return not special and not single and not self.gathered.declared and bool(self._losses)
+        return not special and not single and not self.statistics.declared and bool(self._losses)
 
     def ask(self, more: Tensor) -> None:
         """Start to copy losses and flags to the host, with one more flag; `close` reads them."""
@@ -161,7 +161,7 @@ class Aggregate:
         self._mean = mean
         self.total = dict(mean.model)
         self.change = dict(mean.change)
-        self.gathered.combined = dict(mean.statistics)
+        self.statistics.combined = dict(mean.statistics)
         self._clients += mean.clients
 
     def _add(self, sent: Sent, rows: Tensor | None = None) -> None:
@@ -174,8 +174,8 @@ class Aggregate:
             parameters = {name: sent.model[name] for name in self.parameters}
             sent = replace(sent, model={**sent.model, **clipped_uploads(parameters, self.received, rule.clip)})
         weights = on_device(sent.loss.device, [self.weights[k] for k in sent.clients])
-        self.gathered.add(sent, weights, rows)
-        weights = self.gathered.weights_of(sent, weights, rows)
+        self.statistics.add(sent, weights, rows)
+        weights = self.statistics.weights_of(sent, weights, rows)
         if rule.keeps_uploads:
             self.uploads |= {k: row_of(sent.model, g) for g, k in enumerate(sent.clients)}
         else:
@@ -209,9 +209,9 @@ class Aggregate:
         answered = 1.0  # the total weight of those who are counted
         if len(losses) < len(self.weights):
             answered = sum(self.weights[k] for k in losses)
-            self.gathered.divide_means(answered)
-        if self.gathered.weighed is not None or answered != 1.0:
-            divisor = answered if self.gathered.weighed is None else self.gathered.weighed
+            self.statistics.divide_means(answered)
+        if self.statistics.weighed is not None or answered != 1.0:
+            divisor = answered if self.statistics.weighed is None else self.statistics.weighed
             self.total = {n: t / divisor if t.is_floating_point() else t for n, t in self.total.items()}
             self.squares = self.squares / divisor
         return loss / answered
@@ -221,7 +221,7 @@ class Aggregate:
         clients = set(self.clients)
         answered = sum(self.weights[k] for k in self.clients)
         weights = {k: self.weights[k] / answered for k in self.weights if k in clients}
-        return self.gathered.came(self.round, weights)
+        return self.statistics.finished(self.round, weights)
 
     def _leave_out(self) -> dict[int, float]:
         """Drop what was held of clients that cannot be counted. Returns the losses of the others."""
@@ -244,7 +244,7 @@ class Aggregate:
                 self.burst.add(client)
             for held in (self.left, self.each, self.uploads):
                 held.pop(client, None)
-            self.gathered.leave_out(client)
+            self.statistics.leave_out(client)
         return losses
 
     def shared(self, server: ServerState) -> Tensors:
@@ -273,7 +273,7 @@ class Aggregate:
         honest = [[g for g, k in enumerate(sent.clients) if k not in self.malicious] for sent in held]
         if not any(hostile) or not any(honest):  # no attacker, or no honest client whose uploads it could use
             return held
-        return colluded(self.stage.attack, held, hostile, honest, self.received, self.gathered.declared)
+        return colluded(self.stage.attack, held, hostile, honest, self.received, self.statistics.declared)
 
     def _finite_part(self, sent: Sent) -> Sent:
         """The messages that are finite, with which attackers can compute. The others are noted as not finite."""

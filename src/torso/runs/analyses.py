@@ -15,7 +15,7 @@ from torso.runs.rounds import Round
 from torso.runs.telling import tell, visit_of
 
 
-def scene_of(job: Job, state: State, engine: Engine) -> Snapshot:
+def snapshot_of(job: Job, state: State, engine: Engine) -> Snapshot:
     """The federation at a state, as analyses see it."""
     stage = job.stage(state.round)
     trained = learnable(job.net, sorted(moved_by(stage.plan(stage.first))))
@@ -37,4 +37,4 @@ def watch_round(job: Job, engine: Engine, before: State, after: State, played: R
     stage = job.stage(played.round)
     told = tell(stage, before.server, job.roster, played.participants, played.round, seed)
     again = visit_of(stage, told, seed)
-    return analyse_round(names, scene_of(job, after, engine), played.participants, again, before.clients)
+    return analyse_round(names, snapshot_of(job, after, engine), played.participants, again, before.clients)

@@ -12,7 +12,7 @@ from torso.errors import RequestError
 from torso.learn.attacks import attacks
 from torso.learn.gradients import not_reached
 from torso.learn.phases import Phase
-from torso.measure import measures
+from torso.measure import Measurement, measures
 from torso.measure.analyses import analyses, round_analyses
 from torso.nets import Network, Tensors, bodies, learnable, part_names, wants_of
 from torso.nets.flops import unused_parameters
@@ -248,29 +248,7 @@ def check_measures(config: Config, roster: Roster) -> None:
     asked = [("names", name) for name in config.measure.names]
     asked += [("during", name) for name in config.measure.during]
     for key, name in asked:
-        if measures[name].of == "newcomers" and not len(roster.newcomers):
-            raise RequestError(
-                f"measure.{key} = {name!r} is of clients that never train, and data.new_clients is 0. "
-                "Example: --set data.new_clients=10"
-            )
-        if measures[name].marked and not config.attack.chosen.changes_samples():
-            raise RequestError(
-                f"measure.{key} = {name!r} is of images that attackers mark, and "
-                f"{chosen('attack.kind', config.attack.chosen)} marks none. Example: --set attack.kind=backdoor"
-            )
-        if measures[name].two_heads and not (
-            isinstance(config.method.head, Dual) and isinstance(config.method.statistics, Centre)
-        ):
-            raise RequestError(
-                f"measure.{key} = {name!r} mixes two heads by where features lie, and method {config.method.name!r} "
-                "does not have two heads, or sends clients no centre of features. Expected: method.head = 'dual' and "
-                "method.statistics = 'centre', as method.name = 'fedthe' has them"
-            )
-        if measures[name].images and not isinstance(roster.input, Pixels):
-            raise RequestError(
-                f"measure.{key} = {name!r} damages images, and {roster.name} has {roster.input.words}. Accepted: other "
-                "measures, such as shifted_initial; or data whose samples are images"
-            )
+        _check_measure(f"measure.{key} = {name!r}", measures[name], config, roster)
     if config.measure.among == "last-round" and config.privacy.on:
         raise RequestError(
             "measure.among = 'last-round' shows who took part, which must stay secret with privacy. Accepted: all"
@@ -287,6 +265,32 @@ def check_measures(config: Config, roster: Roster) -> None:
         raise RequestError(
             f"personalize.sweep = {list(config.personalize.sweep)} counts epochs of fine-tuning; method.personal of "
             f"{config.method.name!r} has none. Example: --set personalize.part=full"
+        )
+
+
+def _check_measure(where: str, measure: Measurement, config: Config, roster: Roster) -> None:
+    """Refuse a measure of clients, heads or samples that the run does not have. `where`: the key and its value."""
+    method, attack = config.method, config.attack.chosen
+    if measure.of == "newcomers" and not len(roster.newcomers):
+        raise RequestError(
+            f"{where} is of clients that never train, and data.new_clients is 0. Example: --set data.new_clients=10"
+        )
+    if measure.marked and not attack.changes_samples():
+        raise RequestError(
+            f"{where} is of images that attackers mark, and {chosen('attack.kind', attack)} marks none. "
+            "Example: --set attack.kind=backdoor"
+        )
+    has_two_heads = isinstance(method.head, Dual) and isinstance(method.statistics, Centre)
+    if measure.two_heads and not has_two_heads:
+        raise RequestError(
+            f"{where} mixes two heads by where features lie, and method {method.name!r} does not have two heads, or "
+            "sends clients no centre of features. Expected: method.head = 'dual' and method.statistics = 'centre', as "
+            "method.name = 'fedthe' has them"
+        )
+    if measure.images and not isinstance(roster.input, Pixels):
+        raise RequestError(
+            f"{where} damages images, and {roster.name} has {roster.input.words}. Accepted: other measures, such as "
+            "shifted_initial; or data whose samples are images"
         )
 
 

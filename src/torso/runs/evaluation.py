@@ -18,7 +18,7 @@ from torso.measure import Evaluation
 from torso.measure.base import OneMoreVisit
 from torso.nets import Tensors
 from torso.personal import OwnModelStart, Personal
-from torso.personal.guests import check_models
+from torso.personal.checks import check_models
 from torso.personal.models import own_models_of
 from torso.personal.state import State
 from torso.registry import is_foreign
@@ -151,16 +151,15 @@ class FineTuningStart:
         held: Tensors,
         visit: Callable[[], LocalResult] | None = None,
     ) -> Tensors:
-        left = {**held, **own_models_of(workspace.held(clients), self.server.model, self.server.origin)}
         at = OwnModelStart(
-            held,
-            left,
-            self.travels,
-            visit or (lambda: self.usual(workspace, clients)),
-            lambda: workspace.train_deck(clients).class_counts(workspace.context.classes),
-            lambda: self.usual.told_to(workspace, clients),
-            lambda: self.usual.said_by(workspace, clients, held),
-            frozenset(workspace.context.net.parts["head"]),
+            held=held,
+            own={**held, **own_models_of(workspace.held(clients), self.server.model, self.server.origin)},
+            travels=self.travels,
+            visit=visit or (lambda: self.usual(workspace, clients)),
+            counts=lambda: workspace.train_deck(clients).class_counts(workspace.context.classes),
+            told=lambda: self.usual.told_to(workspace, clients),
+            says=lambda: self.usual.said_by(workspace, clients, held),
+            head=frozenset(workspace.context.net.parts["head"]),
         )
         made = self.personal.begin(at)
         if is_foreign(self.personal):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -161,15 +162,23 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
         )
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
     notes: list[str] = []
-    if begins and config.model.weights:
+    if begins:
+        model = _initial_model(config, net, plan, model, notes)
+    return Job(config, roster, net, plan, model, notes=tuple(notes))
+
+
+def _initial_model(config: Config, net: Network, plan: Sequence[Stage], drawn: Tensors, notes: list[str]) -> Tensors:
+    """The model with which the run begins: the weights drawn from the seed, with those that files and the method's
+    start have in their place. `notes` gets remarks about the files."""
+    model = dict(drawn)
+    if config.model.weights:
         model |= load_body(config.model.weights, model, config.model.body, notes)
-    if begins and config.model.lora.weights and net.body.lora is not None:
+    if config.model.lora.weights and net.body.lora is not None:
         key = f"model.lora.weights = {config.model.lora.weights!r}"
         model |= read_adapters(Path(config.model.lora.weights), model, net, key, notes)
-    if begins:
-        model = _started(plan[0].method.start, model)
-        check_adapters(plan, net, model)
-    return Job(config, roster, net, plan, model, notes=tuple(notes))
+    model = _started(plan[0].method.start, model)
+    check_adapters(plan, net, model)
+    return model
 
 
 def _started(start: Start, drawn: Tensors) -> Tensors:

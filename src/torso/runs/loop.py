@@ -14,7 +14,7 @@ from torso.measure.analyses import analyse_end, class_counts, round_analyses
 from torso.personal.state import State
 from torso.results.folder import RunFolder
 from torso.results.result import Result
-from torso.runs.analyses import scene_of, watch_round
+from torso.runs.analyses import snapshot_of, watch_round
 from torso.runs.checks import asks_first, remarks
 from torso.runs.ending import Ending, Stopped
 from torso.runs.evaluation import evaluation_of
@@ -243,4 +243,4 @@ class Loop:
     def _analyse(self, engine: Engine) -> dict[str, Any]:
         """The analyses of the trained federation."""
         with self.record.measuring():
-            return analyse_end(self.config.measure.analyses, scene_of(self.job, self.state, engine))
+            return analyse_end(self.config.measure.analyses, snapshot_of(self.job, self.state, engine))

@@ -112,7 +112,7 @@ def personalize(
         held_out=len(test),
         is_personal=is_personal,
         new_classes=client.names[client.known :],
-        remarks=(*found.remarks, *_told_of_classes(client, card), *why, *remarks),
+        remarks=(*found.remarks, *_remarks_on_classes(client, card), *why, *remarks),
     )
 
 
@@ -201,7 +201,7 @@ def _accuracy(net: Network, test: NewClient) -> float:
     return float(100 * (predicted == test.labels).mean())
 
 
-def _told_of_classes(client: NewClient, card: Card) -> tuple[str, ...]:
+def _remarks_on_classes(client: NewClient, card: Card) -> tuple[str, ...]:
     new = client.names[client.known :]
     if not new:
         return ()

@@ -171,11 +171,11 @@ def answers(net: Network, data: UserData) -> Predictions:
     probabilities = torch.softmax(logits_of(net, data.samples), dim=1).numpy()
     unknown = sorted(set(data.labels) - set(card.names))
     which_head = (f"an answer is {card.answers}",) if card.answers else ()
-    said = (*data.remarks, *_told_of_labels(data.labels, unknown), *which_head, *_caution(card, len(data)))
+    said = (*data.remarks, *_remarks_on_labels(data.labels, unknown), *which_head, *_caution(card, len(data)))
     return Predictions(data.names, card.names, probabilities, () if unknown else data.labels, said)
 
 
-def _told_of_labels(labels: tuple[str, ...], unknown: list[str]) -> tuple[str, ...]:
+def _remarks_on_labels(labels: tuple[str, ...], unknown: list[str]) -> tuple[str, ...]:
     """A remark if the model does not have some classes of the data, so that right answers are not counted.
 
     If it has none of them, the folders of the data are no classes at all, and there is no remark."""

@@ -31,7 +31,7 @@ def server_step(stage: Stage, server: ServerState, aggregate: Aggregate, roster:
     """The server's state after its step. The drift correction may shift what is broadcast (spec 3.7 to 3.10)."""
     if aggregate.uploads:
         server = replace(server, uploads={**server.uploads, **aggregate.uploads})
-    if aggregate.gathered.single and stage.method.personal.declares(1):
+    if aggregate.statistics.single and stage.method.personal.declares(1):
         server = replace(server, of_clients={**server.of_clients, **_heard(stage, server, roster, aggregate)})
     moved = _moved(stage, server, aggregate, roster)
     if type(stage.method.statistics) is NoStatistics:
@@ -97,10 +97,10 @@ def _combined(stage: Stage, server: ServerState, aggregate: Aggregate, before: T
 def _heard(stage: Stage, server: ServerState, roster: Roster, aggregate: Aggregate) -> Mapping[int, Tensors]:
     """Client -> what the server knows of it, after it has told something about the models that it was offered."""
     personal = stage.method.personal
-    known = {k: server.of_clients.get(k) or personal.known(k, roster.clients) for k in aggregate.gathered.single}
+    known = {k: server.of_clients.get(k) or personal.known(k, roster.clients) for k in aggregate.statistics.single}
     device = next(iter(server.model.values())).device
-    senders = {k: on_device(device, aggregate.offers[k]).long() for k in aggregate.gathered.single}
-    return {k: personal.heard(known[k], senders[k], said) for k, said in aggregate.gathered.single.items()}
+    senders = {k: on_device(device, aggregate.offers[k]).long() for k in aggregate.statistics.single}
+    return {k: personal.heard(known[k], senders[k], said) for k, said in aggregate.statistics.single.items()}
 
 
 def server_pass(

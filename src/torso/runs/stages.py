@@ -29,13 +29,13 @@ def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, 
     earlier = method.start.earlier()
     before = () if earlier is None else _stages_before(method, earlier, train, net, chain)
     first = before[-1].last + 1 if before else 1
-    pace = method.start.pace(TrainingPlan(train.rounds, train.lr, train.schedule))
-    if before and pace.rounds < 1:  # without a round, the method's start would never be carried out
+    plan = method.start.training_plan(TrainingPlan(train.rounds, train.lr, train.schedule))
+    if before and plan.rounds < 1:  # without a round, the method's start would never be carried out
         raise RequestError(
             f"{chosen('method.start', method.start)} trains {before[-1].method.name!r} first and leaves no round to "
-            f"{method.name!r}. Expected: a pace of one round or more"
+            f"{method.name!r}. Expected: one round or more"
         )
-    return (*before, _stage(method, train, net, first, pace))
+    return (*before, _stage(method, train, net, first, plan))
 
 
 def _stages_before(
@@ -54,10 +54,10 @@ def _stages_before(
     return _stages(other, shorter, net, (*chain, name))
 
 
-def _stage(method: Method, train: TrainConfig, net: Network, first: int, pace: TrainingPlan) -> Stage:
-    schedules.look_up(pace.schedule, "method.start.schedule")  # raises RequestError with the nearest name
+def _stage(method: Method, train: TrainConfig, net: Network, first: int, plan: TrainingPlan) -> Stage:
+    schedules.look_up(plan.schedule, "method.start.schedule")  # raises RequestError with the nearest name
     check_parts(method, net)
-    stage = Stage(method, net, train, first, pace.rounds, pace.lr, pace.schedule)
+    stage = Stage(method, net, train, first, plan.rounds, plan.lr, plan.schedule)
     if not stage.moving:
         raise RequestError(
             f"method {method.name!r} trains nothing: method.train = {[p.part for p in method.train]} "

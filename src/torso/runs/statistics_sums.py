@@ -70,7 +70,7 @@ class StatisticsSums:
         self.single.pop(client, None)
         self.each.pop(client, None)
 
-    def came(self, round: int, weights: Mapping[int, float]) -> RoundStatistics:
+    def finished(self, round: int, weights: Mapping[int, float]) -> RoundStatistics:
         """The round's statistics. `weights`: of the clients that are counted, in the order of the participants."""
         combined = self._robust(weights) if self.each else self.combined
         return RoundStatistics(round, dict(weights), combined, self.single)

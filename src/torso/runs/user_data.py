@@ -19,7 +19,7 @@ from torso.data.tokenise import are_texts
 from torso.data.wants import Tokenizer
 from torso.errors import RequestError
 from torso.nets.card import Card
-from torso.runs.user_images import FittedImage, fitted, read_pictures, told
+from torso.runs.user_images import FittedImage, fitted, read_pictures, remarks_on
 from torso.runs.user_texts import TABLES, TEXT, UserTexts, from_lines, from_table, of_texts
 
 _ARRAYS = "an .npz file with images or samples (and labels, where they are known)"
@@ -181,7 +181,7 @@ def _of_fitted(found: Sequence[tuple[str, FittedImage | RequestError]], kind: Pi
             raise picture
         good.append(picture)
     samples = kind.accept("data", np.stack([picture.pixels for picture in good]) if good else np.zeros((0, 1, 1), "u1"))
-    return UserData(tuple(name for name, _ in found), samples, (), told(good, kind))
+    return UserData(tuple(name for name, _ in found), samples, (), remarks_on(good, kind))
 
 
 # arrays
@@ -237,7 +237,7 @@ def _from_table(path: Path, kind: Floats, label: str) -> UserData:
     if missing:
         raise RequestError(f"{path} has no column {', '.join(missing)}. The model needs {', '.join(sorted(needed))}")
     samples = kind.accept(str(path), rows)
-    remarks = _told_of_table(table, kind, label)
+    remarks = _remarks_on_table(table, kind, label)
     labels = tuple(table.column(label)) if label in table.names else ()
     return UserData(_numbers("rows", len(rows)), samples, labels, remarks)
 
@@ -261,7 +261,7 @@ def _delimiter(path: Path) -> str:
     return max(",;\t", key=first.count)
 
 
-def _told_of_table(table: Table, kind: Floats, label: str) -> tuple[str, ...]:
+def _remarks_on_table(table: Table, kind: Floats, label: str) -> tuple[str, ...]:
     """Remarks about columns that the model does not use, missing cells, and categories unknown to the model."""
     known: dict[str, set[str]] = {}
     for name in kind.names:

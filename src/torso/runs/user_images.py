@@ -100,7 +100,7 @@ def _from_array(where: str, array: Any) -> Image.Image:
     return Image.fromarray(found[..., 0] if found.ndim == 3 and found.shape[2] == 1 else found)
 
 
-def told(pictures: Sequence[FittedImage], kind: Pixels) -> tuple[str, ...]:
+def remarks_on(pictures: Sequence[FittedImage], kind: Pixels) -> tuple[str, ...]:
     """Remarks about what was changed in images, one for each kind of change."""
     wanted = (kind.width, kind.height)
     mode = _MODES.get(kind.channels, "")

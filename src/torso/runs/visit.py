@@ -26,7 +26,7 @@ from torso.learn.teachers import PREVIOUS_PREFIX, TOLD_PREFIX, hears, remembers
 from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
 from torso.personal import Personal, VisitStart
-from torso.personal.guests import check_start
+from torso.personal.checks import check_start
 from torso.personal.models import models_of, own_models_of, with_own
 from torso.personal.store import KINDS, ClientState
 from torso.registry import is_foreign
@@ -40,9 +40,7 @@ class Visit:
 
     Samples and states of the clients are not part of it. The visit finds them in its workspace."""
 
-    leaves: ClassVar[bool] = (
-        True  # its result has a field `left`: the new state of each client (engine/state_handles.py)
-    )
+    leaves: ClassVar[bool] = True  # results have a field `left`: each client's new state (engine/state_handles.py)
 
     told: Told
     plan: tuple[LocalPhase, ...]

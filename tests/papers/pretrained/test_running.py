@@ -199,4 +199,4 @@ def test_the_plan_that_ships_is_valid_and_begins_with_what_is_worth_most() -> No
         *(0.0, "dirichlet-client"),
         0.3,
     )
-    assert json.loads(json.dumps(final.told)) == final.told
+    assert json.loads(json.dumps(final.changes)) == final.changes

@@ -196,5 +196,5 @@ def test_the_plans_that_ship_are_valid_and_alike(file: Path) -> None:
     assert len(trials) == 9 * 5 * 7 + 1
     assert [trial.cell.attack for trial in trials[:35]] == [NONE] * 35
     assert {trial.config.attack.fraction for trial in trials} == {0.2}
-    assert trials[1].told["method.server.clip"] == 1.5
+    assert trials[1].changes["method.server.clip"] == 1.5
     assert set(map(len, packs([trial.config for trial in trials], evidence.stack))) == {1, len(evidence.rules)}

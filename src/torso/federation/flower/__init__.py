@@ -1,4 +1,4 @@
-"""The transport of a real federation: Flower's deployment runtime behind the interfaces of `federation.links`.
+"""The transport of a real federation: Flower's deployment runtime behind the interfaces of `federation.transport`.
 
 Flower's SuperLink and SuperNode run as separate processes and only carry messages. The server and the clients are
 Torso's own processes. No code is sent: nothing of a Flower app bundle is installed or run."""

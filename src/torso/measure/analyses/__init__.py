@@ -4,7 +4,7 @@ from torso.measure.analyses import models as _models  # noqa: F401  registers th
 from torso.measure.analyses import rounds as _rounds  # noqa: F401
 from torso.measure.analyses import similarity as _similarity  # noqa: F401
 from torso.measure.analyses.base import Analysis, RoundAnalysis, Snapshot, analyses, analysis
-from torso.measure.analyses.walk import analyse_end, analyse_round, class_counts, joined_entries, round_analyses
+from torso.measure.analyses.taking import analyse_end, analyse_round, class_counts, joined_entries, round_analyses
 
 __all__ = [
     "Analysis",

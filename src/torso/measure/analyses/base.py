@@ -126,7 +126,7 @@ def analysis(
 ) -> Callable[[T], T]:
     """Decorator: register an analysis under the name that `measure.analyses` and `analyses.json` use.
 
-    `when = "end"`: a function of the scene; `"round"`: a subclass of RoundAnalysis."""
+    `when = "end"`: a function of the `Snapshot`; `"round"`: a subclass of RoundAnalysis."""
 
     def keep(take: T) -> T:
         about = " ".join((take.__doc__ or "").split())

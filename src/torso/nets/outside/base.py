@@ -17,8 +17,8 @@ from torso.data.inputs import Input, Pixels
 from torso.data.wants import Wants
 from torso.errors import RequestError, did_you_mean
 from torso.nets.body import Body
-from torso.nets.earlier import BODY_PREFIX, FINE_TUNING_RATE, MAX_GENERATIONS, wants_of_model, wants_of_run
 from torso.nets.split import head_of
+from torso.nets.torso_weights import BODY_PREFIX, FINE_TUNING_RATE, MAX_GENERATIONS, wants_of_model, wants_of_run
 from torso.nets.weight_files import PICKLED, SAFETENSORS, names_in, read_weights
 
 MODULE_PREFIX = "module."  # prefix of the library's own names in a body

@@ -16,10 +16,10 @@ from torso.data.tokenizers import FileTokenizer
 from torso.data.wants import Wants
 from torso.errors import RequestError
 from torso.nets.body import Body
-from torso.nets.earlier import FINE_TUNING_RATE
 from torso.nets.outside.encoder import POOLINGS, EncoderBody, Pooled, Pooling
 from torso.nets.outside.libraries import transformers_for
 from torso.nets.outside.model_folder import CONFIG, found_folder, read_json, read_tensors
+from torso.nets.torso_weights import FINE_TUNING_RATE
 from torso.nets.weight_files import read_weights
 from torso.reading import parse_json
 

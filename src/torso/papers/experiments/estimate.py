@@ -134,10 +134,8 @@ def longest(config: Config) -> float:
 def trained_on(config: Config, begun: bool = False) -> float:
     """How many images all rounds train on, with repetitions. `begun`: another run has done the first stage."""
     method, train = config.method, config.train
-    earlier, rounds = (
-        method.start.earlier(),
-        method.start.pace(TrainingPlan(train.rounds, train.lr, train.schedule)).rounds,
-    )
+    earlier = method.start.earlier()
+    rounds = method.start.training_plan(TrainingPlan(train.rounds, train.lr, train.schedule)).rounds
     if earlier is not None and not begun:
         rounds += earlier.rounds or train.rounds
     epochs = sum(phase.epochs or train.local_epochs for phase in method.train if phase.part != "none")

@@ -43,9 +43,9 @@ def write_archive(folder: Path, archive: Path) -> None:
             file.add(path, path.name)
 
 
-def key_of(told: Mapping[str, Any]) -> str:
+def key_of(changes: Mapping[str, Any]) -> str:
     """A hash that is equal for runs of the same config (`provenance.changed`), whatever their seed and machine."""
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def data_of(config: Config, folder: Path) -> dict[str, str]:

@@ -52,7 +52,7 @@ class Trial:
         return "-".join([self.cell.name, *rates, "validation" if self.kind == "tuning" else f"seed{self.seed}"])
 
     @cached_property
-    def told(self) -> dict[str, Any]:
+    def changes(self) -> dict[str, Any]:
         """The config as the json file of the cell has it: the keys that differ from the defaults."""
         found = changed_as_json(self.config)
         return {**found, "model.weights": self.weights} if self.weights else found
@@ -60,7 +60,7 @@ class Trial:
     @cached_property
     def key(self) -> str:
         """A hash that is equal for runs of the same config, whatever their seed and machine."""
-        return key_of(self.told)
+        return key_of(self.changes)
 
 
 def body_folder(body: str, seed: int) -> str:

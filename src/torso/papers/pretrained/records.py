@@ -59,7 +59,7 @@ def note(record: Record, trial: Trial, result: Result, folder: Path) -> None:
     if trial.kind == "tuning":
         _note_tuning(record, trial, result)
         return
-    record["config"] = trial.told
+    record["config"] = trial.changes
     record["chosen"] = dict(trial.point)
     same = {seed: run for seed, run in record["runs"].items() if run["key"] == trial.key}
     same[str(trial.seed)] = {

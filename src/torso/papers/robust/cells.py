@@ -44,13 +44,13 @@ class Trial:
         return f"{self.cell.file}-{self.cell.rule}-seed{self.seed}"
 
     @cached_property
-    def told(self) -> dict[str, Any]:
+    def changes(self) -> dict[str, Any]:
         """The keys of the config that differ from the defaults."""
         return changed_as_json(self.config)
 
     @cached_property
     def key(self) -> str:
-        return key_of(self.told)
+        return key_of(self.changes)
 
 
 @dataclass(frozen=True)

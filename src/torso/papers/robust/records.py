@@ -35,7 +35,7 @@ def note(record: Record, trial: Trial, result: Result, folder: Path) -> None:
     """Add the result of a run. Results of other configs are dropped."""
     found = record["rules"].get(trial.cell.rule)
     if found is None or found["key"] != trial.key:
-        found = {"key": trial.key, "config": trial.told, "runs": {}}
+        found = {"key": trial.key, "config": trial.changes, "runs": {}}
     found["runs"][str(trial.seed)] = {
         "status": result.status,
         **{name: round(accuracy.mean, 3) for name, accuracy in result.accuracy.items()},

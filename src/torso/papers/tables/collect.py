@@ -90,17 +90,17 @@ def _own(answers: Sequence[Answer]) -> dict[str, Answer]:
 def _write(folder: Path, name: str, *sources: Mapping[str, Answer]) -> list[str]:
     """Write the table's file, and return messages on answers that were left out. `sources`: key of a line → answer,
     the newest source first."""
-    told, lines = _configs(name), blank(name)
+    wanted, lines = _configs(name), blank(name)
     sources = tuple(_replaced(name, source) for source in sources)
     left: list[str] = []
     for place, line in enumerate(lines):
         fitting: list[Answer] = []
         for answer in (source[_key(line)] for source in sources if _key(line) in source):
-            strange = _differences(answer.get("config", {}), told.get(place, {}))
-            if not strange:
+            differences = _differences(answer.get("config", {}), wanted.get(place, {}))
+            if not differences:
                 fitting.append(answer)
             elif not fitting:
-                left.append(f"{line['method']}: {', '.join(strange)}")
+                left.append(f"{line['method']}: {', '.join(differences)}")
         if fitting:
             best = max(fitting, key=_seeds)  # the newest of equal ones
             lines[place] = {key: value for key, value in line.items() if key != "why"} | _ours(best)
@@ -113,16 +113,16 @@ def _write(folder: Path, name: str, *sources: Mapping[str, Answer]) -> list[str]
 def _replaced(name: str, source: Mapping[str, Answer]) -> dict[str, Answer]:
     """The answers, each at the line that has its config. If a recipe has made its main run a variant, the old result
     moves with it. It never moves to a line that measures something else."""
-    told, measures, lines = _configs(name), _measures(name), blank(name)
+    wanted, measures, lines = _configs(name), _measures(name), blank(name)
     places = {_key(line): place for place, line in enumerate(lines)}
     found = dict(source)
     for key, answer in source.items():
         at = places.get(key)
-        if at is None or not _differences(answer.get("config", {}), told.get(at, {})):
+        if at is None or not _differences(answer.get("config", {}), wanted.get(at, {})):
             continue
         for place, line in enumerate(lines):
             same = _number(line) == _number(answer) and measures.get(place) == measures.get(at)
-            if same and _key(line) not in source and not _differences(answer["config"], told.get(place, {})):
+            if same and _key(line) not in source and not _differences(answer["config"], wanted.get(place, {})):
                 found[_key(line)] = found.pop(key)
                 break
     return found
@@ -174,11 +174,11 @@ def _measures(name: str) -> Mapping[int, str]:
 
 def _questions(name: str) -> dict[int, str]:
     """Place of a line → a key that is equal for lines of two tables that need the same measure of the same run."""
-    made, told = _planned(name), _configs(name)
+    made, wanted = _planned(name), _configs(name)
     found = {}
     for run in made.runs:
         for place, measure in run.answers.items():
-            asked = {key: value for key, value in told[place].items() if not key.startswith(_FREE)}
+            asked = {key: value for key, value in wanted[place].items() if not key.startswith(_FREE)}
             number = made.lines[place].published
             found[place] = json.dumps([asked | _tuned(run.config), measure, number.std_over], sort_keys=True)
     return found
@@ -190,13 +190,13 @@ def _tuned(config: Config) -> dict[str, str]:
     return {"personalize.part": "full"} if as_all else {}
 
 
-def _differences(found: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """In which keys a result's config differs from the recipe's, in words."""
     free: tuple[str, ...] = _FREE
-    if "model.weights" in told and found.get("model.weights"):
+    if "model.weights" in wanted and found.get("model.weights"):
         free = (*free, "model.weights")  # a path, which differs between machines
-    keys = [key for key in {**found, **told} if not key.startswith(free) and found.get(key) != told.get(key)]
-    return [f"{key} = {found.get(key, 'as usual')}, not {told.get(key, 'as usual')}" for key in keys]
+    keys = [key for key in {**found, **wanted} if not key.startswith(free) and found.get(key) != wanted.get(key)]
+    return [f"{key} = {found.get(key, 'as usual')}, not {wanted.get(key, 'as usual')}" for key in keys]
 
 
 def _number(answer: Answer) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from torso.report.charts.base import Chart, kind
 from torso.report.charts.drawing import WIDTH, Line, Words, accuracy_span, span
-from torso.report.charts.heat import even_indices, matrix
+from torso.report.charts.heat import Matrix, even_indices, matrix
 from torso.report.charts.lines import LineOptions, Series, draw_lines
 from torso.report.charts.matrices import analysed, of_seed
 from torso.report.charts.palette import series_role
@@ -71,51 +73,69 @@ def norms(comparison: Comparison) -> list[Chart]:
     return charts
 
 
+@dataclass(frozen=True)
+class _ClassCurves:
+    """Accuracies during the local training of R rounds with E epochs each."""
+
+    rounds: Matrix  # [R]
+    epochs: Matrix  # [E]
+    tables: Mapping[str, Matrix]  # [R, E]: of the seen and of the unseen classes
+
+    @classmethod
+    def of(cls, found: Any) -> _ClassCurves | None:
+        """The curves of an entry of analyses.json; None if it has none that fit together."""
+        if not isinstance(found, dict):
+            return None
+        rounds, epochs = matrix(found.get("rounds"), 1), matrix(found.get("epochs"), 1)
+        if rounds is None or epochs is None:
+            return None
+        shape = (len(rounds), len(epochs))
+        tables = {key: matrix(found.get(key)) for key in ("seen", "unseen")}
+        known = {key: table for key, table in tables.items() if table is not None and table.shape == shape}
+        return cls(rounds, epochs, known) if known else None
+
+    def panel(self) -> Panel:
+        """The curves as strokes, one for each round."""
+        rounds, epochs = self.rounds, self.epochs
+        gap = float(min(b - a for a, b in pairwise(rounds))) if len(rounds) > 1 else 1.0
+        reach = 0.8 * gap / max(float(epochs[-1] - epochs[0]), 1e-9)  # width of an epoch, in rounds
+        panel = Panel(
+            *(40, 30, WIDTH - room_for(self.tables), 238),
+            (float(rounds[0]), float(rounds[-1]) + 0.8 * gap),
+            accuracy_span(v for table in self.tables.values() for v in table.flat),
+            across=Axis("round, and the epochs of its local training", whole=True),
+            up=Axis("accuracy, %", 4),
+        )
+        for place, (key, table) in enumerate(self.tables.items()):
+            strokes = []
+            for r, values in zip(rounds, table, strict=True):
+                known = [(e, v) for e, v in zip(epochs, values, strict=True) if math.isfinite(v)]
+                if len(known) > 1:
+                    strokes.append([(float(r + (e - epochs[0]) * reach), float(v)) for e, v in known])
+            role = series_role(place)
+            for number, points in enumerate(strokes):
+                panel.add(Line(points, role, 2, label="" if number else key))  # one entry in a legend
+            if strokes:
+                panel.ends.append(End(*strokes[-1][-1], key, role))
+        return panel
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return [
+            (key, r, e, v)
+            for key, table in self.tables.items()
+            for r, line in zip(self.rounds, table, strict=True)
+            for e, v in zip(self.epochs, line, strict=True)
+        ]
+
+
 @kind("curves", "analyses")
 def curves(comparison: Comparison) -> list[Chart]:
     """Accuracy on seen and unseen classes, epoch by epoch of local training."""
     charts = []
     for entry, run, found in analysed(comparison, "class_curves"):
-        if not isinstance(found, dict):
+        shown = _ClassCurves.of(found)
+        if shown is None:
             continue
-        rounds, epochs = matrix(found.get("rounds"), 1), matrix(found.get("epochs"), 1)
-        lines = {key: matrix(found.get(key)) for key in ("seen", "unseen")}
-        if rounds is None or epochs is None:
-            continue
-        shape = (len(rounds), len(epochs))
-        known = {key: v for key, v in lines.items() if v is not None and v.shape == shape}
-        if not known:
-            continue
-        gap = float(min(b - a for a, b in pairwise(rounds))) if len(rounds) > 1 else 1.0
-        reach = 0.8 * gap / max(float(epochs[-1] - epochs[0]), 1e-9)  # width of an epoch, in rounds
-        panel = Panel(
-            *(40, 30, WIDTH - room_for(known), 238),
-            (float(rounds[0]), float(rounds[-1]) + 0.8 * gap),
-            accuracy_span(v for m in known.values() for v in m.flat),
-            across=Axis("round, and the epochs of its local training", whole=True),
-            up=Axis("accuracy, %", 4),
-        )
-        for place, (key, table) in enumerate(known.items()):
-            strokes = [
-                [
-                    (float(r + (e - epochs[0]) * reach), float(v))
-                    for e, v in zip(epochs, values, strict=True)
-                    if math.isfinite(v)
-                ]
-                for r, values in zip(rounds, table, strict=True)
-            ]
-            drawn = [points for points in strokes if len(points) > 1]
-            labels = [key, *[""] * len(drawn)]  # one entry in a legend
-            role = series_role(place)
-            panel.add(*(Line(points, role, 2, label=label) for points, label in zip(drawn, labels, strict=False)))
-            if drawn:
-                panel.ends.append(End(*drawn[-1][-1], key, role))
-        rows = [
-            (key, r, e, v)
-            for key, table in known.items()
-            for r, line in zip(rounds, table, strict=True)
-            for e, v in zip(epochs, line, strict=True)
-        ]
         note = (
             "Each stroke is the local training of one round. Seen: a client's own classes, which it learns. Unseen: "
             "the others, which it forgets."
@@ -125,9 +145,9 @@ def curves(comparison: Comparison) -> list[Chart]:
                 "curves",
                 f"Learning and forgetting: {of_seed(entry, run)}",
                 note,
-                Plot(280, [panel]),
+                Plot(280, [shown.panel()]),
                 ("classes", "round", "epoch", "accuracy"),
-                rows,
+                shown.rows(),
                 entry.label,
             )
         )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torso.data.batches import Batch
 from torso.fast import kernels_run_here
-from torso.learn import late
+from torso.learn import factored_step
 from torso.learn.sgd import Sgd
 from torso.learn.steps import Learner, LocalSettings
 from torso.nets import LinearHead, build, layers, learnable, set_modes, skeleton
@@ -19,7 +19,7 @@ PLACES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is
 
 @pytest.fixture
 def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late, "LARGE", 1)
+    monkeypatch.setattr(factored_step, "LARGE", 1)
     monkeypatch.setattr(layers, "is_fast", lambda x: x.ndim == 3 or x.is_cuda)
 
 
@@ -56,7 +56,7 @@ def test_steps(place: str, masked: bool, decay: float, kind: torch.dtype) -> Non
     casts: Casts = {}
     near = {"rtol": 1e-5, "atol": 1e-6} if kind == torch.float32 else {"rtol": 2e-2, "atol": 2e-3}
     for _ in range(3):
-        total = late.step(one, batch, casts)
+        total = factored_step.factored_step(one, batch, casts)
         grads, wanted = other.at(other.tensors, batch)
         other.move(grads, batch)
         torch.testing.assert_close(total, wanted, **near)

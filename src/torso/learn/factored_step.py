@@ -21,7 +21,7 @@ LARGE = 1 << 23  # a weight with at least this many numbers is updated by factor
 _MOST = 64  # … if the batch has at most this many samples
 
 
-def step(learner: Learner, batch: Batch, casts: Casts) -> Tensor:
+def factored_step(learner: Learner, batch: Batch, casts: Casts) -> Tensor:
     """One step of SGD on a batch, with the result of `learner.at` and `learner.move`; returns the summed losses [G].
 
     `casts`: the weights in 16 bits that the previous step left, if only that step has changed the weights; else
