@@ -45,7 +45,7 @@ QUICK_TESTS := tests/test_rooms.py tests/test_config.py tests/test_cli.py tests/
 	$(addprefix tests/runs/test_,run.py job.py stop.py cost.py objects.py site.py) \
 	$(addprefix tests/measure/test_,fairness.py mixes.py attacks.py newcomers.py generic.py) \
 	$(addprefix tests/results/test_,folder.py checkpoints.py export.py) \
-	$(addprefix tests/engine/test_,dealing.py parcels.py) \
+	$(addprefix tests/engine/test_,dealing.py payloads.py) \
 	$(addprefix tests/report/test_,table.py statistics.py records.py charts.py comparison.py)
 quick: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(QUICK_TESTS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,3 +74,13 @@ def test_the_citation_names_the_four_papers_as_the_list_of_papers_does() -> None
     authors = [", ".join(f"{a['given-names']} {a['family-names']}" for a in r["authors"]) for r in cff["references"]]
     assert authors == [paper.authors for paper in studied]
     assert f'version = "{cff["version"]}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_the_tests_that_make_names_are_there() -> None:
+    """A test file that was renamed would end `make quick` before its first test."""
+    if shutil.which("make") is None:
+        pytest.skip("no make here")
+    told = subprocess.run(["make", "-n", "quick", "test-cuda"], check=True, cwd=ROOT, capture_output=True, text=True)
+    named = set(re.findall(r"\btests/[\w/.]+", told.stdout))
+    assert len(named) > 20
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []

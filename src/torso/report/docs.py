@@ -58,7 +58,7 @@ def references() -> str:
 
 def equations() -> str:
     """The papers whose own numbers of formulas are known, with what Torso makes of them."""
-    rows = [
+    rows: list[dict[str, object]] = [
         {"paper": label, "in_torso": _presets(label) or paper.used, "where": paper.equations}
         for label, paper in papers().items()
         if paper.equations
