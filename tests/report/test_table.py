@@ -65,6 +65,21 @@ def test_a_usual_terminal_breaks_no_number_and_no_word() -> None:
     assert "…" not in said
 
 
+def test_numbers_that_do_not_fit_side_by_side_stand_below_each_other() -> None:
+    """They were cut: `fedr…  20.0±40…  1…`."""
+    names = ("initial", "without_head", "local", "personalized", "personal", "new_before", "new_after")
+    accuracy = {**made("x", 0, 1).accuracy, **dict.fromkeys(names, Accuracy.over([4.9, 95.5]))}
+    results = [replace(made(name, 0, 50), accuracy=accuracy) for name in ("fedrod-hyper-scaffold", "fedavg")]
+    for width in (60, 80):
+        said = shown_table([*results, made("fedper", 0, status="failed: gone")], width)
+        assert "…" not in said
+        assert max(map(len, said.splitlines())) <= width
+        assert [name for name in ("fedrod-hyper-scaffold", "fedavg", "fedper (1 of 1 failed)") if name in said] == [
+            "fedrod-hyper-scaffold", "fedavg", "fedper (1 of 1 failed)",
+        ]  # fmt: skip
+        assert said.count("50.2 ± 45.3") == 2 * len(names)
+
+
 def test_clients_of_all_seeds_are_pooled_and_costs_averaged() -> None:
     """Unequal numbers of clients, so that the mean of means (37.5) would be another number."""
     (row,) = rows([made("fedavg", 0, 10, 20, 30), made("fedavg", 1, 50, generic=70)])
@@ -185,7 +200,10 @@ def test_a_list_that_a_terminal_is_too_narrow_for_is_blocks(
 ) -> None:
     rows: list[dict[str, object]] = [{"name": "conv3", "takes": "images", "about": "Three blocks of 3×3 convolutions."}]
     for width, expected in ((80, ["conv3   images   Three blocks of 3×3 convolutions."]), (20, [])):
+        if width == 20:
+            rows[0]["features"] = "–"
         monkeypatch.setenv("COLUMNS", str(width))
         print_list(rows, as_json=False)
         said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+        assert "–" not in "".join(said)  # a block leaves out what is unknown
         assert (set(expected) or {"conv3", "Three blocks of", "3×3 convolutions.", "takes images"}) <= set(said)
