@@ -61,7 +61,7 @@ def test_plot_writes_one_chart(said) -> None:  # type: ignore[no-untyped-def]
         (("plot", "runs", "--kind", "pie", "--out", "x.svg"), "--kind 'pie' is unknown"),
         (("watch", "nowhere"), "is not a folder"),
         (("compare", "runs", "--baseline", "x"), "--baseline 'x' is not among the runs"),
-        (("compare", "fedavg", "runs"), "method.name = 'runs' is unknown"),
+        (("compare", "fedavg", "runs"), "'runs' is a folder, not a method. Give methods only"),
         (("compare", "fedavg", "fedper", "--baseline", "x"), "--baseline 'x' is not among the methods"),
     ],
 )

@@ -291,7 +291,7 @@ def test_the_snippet_of_the_docs_runs(full_runs: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(full_runs.parent)
     full_runs.rename("runs-of-test")
     Path("runs").mkdir()
-    Path("runs-of-test").rename("runs/mine")
+    Path("runs-of-test").rename("runs/report")
     exec(snippet, {})
     assert Path("rounds.pdf").read_bytes().startswith(b"%PDF")
 

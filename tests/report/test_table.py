@@ -160,6 +160,17 @@ def test_plain_lines_say_round_participants_loss_accuracy_and_time_left() -> Non
     assert "3 clients  loss 0.2500" in said[3]
 
 
+def test_one_model_has_no_deviation_and_one_round_is_one_round() -> None:
+    console = Console(file=StringIO(), width=200)
+    lines = PlainLines(console)
+    lines.begin(Begin("fedavg", 1, 1, 1, 0, Path("out"), ""))
+    lines.round(Round(1, "fedavg", 0.1, (0,), 0.5, Cost()), 0.1, {"generic": Accuracy.over([50.0], per_client=False)})
+    said = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert said[0] == "fedavg seed 1: 1 round, 1 client, folder out"
+    assert "round 1/1  1 client  loss" in said[1]
+    assert said[1].endswith("generic 50.0")
+
+
 def test_the_lists_name_everything_that_is_registered() -> None:
     assert [row["name"] for row in list_methods()] == sorted(methods)
     assert all(row["about"] for row in list_methods())
