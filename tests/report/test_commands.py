@@ -100,6 +100,14 @@ def test_compare_marks_what_failed_is_unfinished_or_of_other_data(said) -> None:
     assert "did not have the same clients" in " ".join(out.split())
 
 
+def test_a_run_whose_seed_is_unknown_is_named_without_one(said) -> None:  # type: ignore[no-untyped-def]
+    Path("runs/bad").mkdir()
+    Path("runs/bad/config.toml").write_text("x")
+    _, out, _ = said("compare", "runs")
+    assert "bad (bad): config.toml cannot be read" in " ".join(out.split())
+    assert "seed None" not in out
+
+
 def test_watch_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     command = [sys.executable, "-m", "torso", "watch", str(tmp_path), "--port", "0"]
