@@ -257,7 +257,10 @@ def assert_refused(said: Said, *words: str) -> None:
         ("train.rounds=ten", ["train.rounds = 'ten'", "valid integer"]),
         ("train.fraction=0", ["train.fraction = 0", "greater than 0"]),
         ("train.fraction=1.5", ["train.fraction = 1.5", "less than or equal to 1"]),
-        ("method.name=fedbabuu", ["method.name = 'fedbabuu' is unknown; did you mean 'fedbabu'?", "fedrep"]),
+        (
+            "method.name=fedbabuu",
+            ["method.name = 'fedbabuu' is unknown; did you mean 'fedbabu'?", "`torso methods` lists"],
+        ),
         ("model.body=[bold]", ["model.body", "[bold]"]),
         ("data.clients=7", ["data.shards = 2: 7 × 2 shards do not divide among 10 classes. Accepted: 10"]),
         ("data.clients=5000", ["data.clients = 5000", "1 to 1"]),
