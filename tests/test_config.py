@@ -207,7 +207,7 @@ def test_an_axis_can_be_switched_off() -> None:
         ("train.epochs=1", ["train.epochs is not a key; did you mean 'local_epochs'?", "batch_size"]),
         ("data.synthetic.sampels=1", ["data.synthetic.sampels is not a key; did you mean 'samples'?"]),
         ("method.drfit=proximal", ["method.drfit is not a key; did you mean 'drift'?"]),
-        ("method.drift.mu=1", ["method.drift.mu is not a key. It has no options. method.drift = 'proximal' or "]),
+        ("method.drift.mu=1", ["not a key. method.drift = 'none' has no options. method.drift = 'proximal' or "]),
         ("method.share.parts=body", ["method.share.parts is not a key; did you mean 'part'?", "rest, frozen"]),
         ("train.lr.x=1", ["train.lr = {'x': 1}", "valid number"]),
         # types
@@ -250,7 +250,10 @@ def test_an_axis_can_be_switched_off() -> None:
         ("data.balance=yes", ["data.balance = 'yes'", "boolean"]),
         ('measure.during=["intial"]', ["measure.during = 'intial'", "'initial'"]),
         # names
-        ("method.name=fedbabble", ["method.name = 'fedbabble' is unknown; did you mean 'fedbabu'?", "local-only"]),
+        (
+            "method.name=fedbabble",
+            ["method.name = 'fedbabble' is unknown; did you mean 'fedbabu'?", "`torso methods` lists"],
+        ),
         ("method.drift=proximate", ["method.drift = 'proximate' is unknown; did you mean 'proximal'?"]),
         ("method.drift.name=proximate", ["method.drift = 'proximate' is unknown; did you mean 'proximal'?"]),
         (
@@ -292,7 +295,15 @@ def test_a_key_below_a_value_says_that_it_is_a_value() -> None:
 
 
 def test_several_problems_are_counted() -> None:
-    assert "(1 more after that)" in refusal("train.lr=-1", "train.rounds=0")
+    assert "(and 1 more mistake)" in refusal("train.lr=-1", "train.rounds=0")
+    assert "(and 2 more mistakes)" in refusal("train.lr=-1", "train.rounds=0", "data.clients=-1")
+
+
+def test_a_key_without_its_section_is_told_the_section(tmp_path: Path) -> None:
+    path = tmp_path / "flat.toml"
+    path.write_text("lr = 0.1")
+    with pytest.raises(RequestError, match=r"lr is not a key; did you mean 'train\.lr' or 'personalize\.lr'\? Keys"):
+        Config.load(path)
 
 
 @pytest.mark.parametrize("tree", [{"train": 3}, {"method": 3}, {"method": {"train": {"lr": 1}}}, {"model": []}])
@@ -320,8 +331,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_not_toml_is_named(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "broken.toml"
     path.write_bytes(content)
-    with pytest.raises(RequestError, match=r"broken\.toml' cannot be read as TOML: "):
+    with pytest.raises(RequestError, match=r"broken\.toml' cannot be read as TOML: ") as refused:
         Config.load(path)
+    assert "codec" not in str(refused.value)
     with pytest.raises(RequestError, match="cannot be read as TOML"):
         Config.load(tmp_path)  # a folder
 

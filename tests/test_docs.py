@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.conftest import Torso
 
@@ -106,7 +105,6 @@ def test_the_page_on_models_works_as_written(torso: Torso) -> None:
     ]
     assert right[1] > max(0.9, right[0])
     assert len(names["everybody"]) == 20
-    np.savez("data.npz", images=new, labels=test)
     commands = re.findall(r"^\$ torso (.*)$", page.replace("\\\n", ""), re.MULTILINE)
     for command in commands:
         assert torso(*command.split()).status == 0, command

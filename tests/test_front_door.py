@@ -68,6 +68,24 @@ def test_words_that_cannot_be_meant(words: list[str], sets: tuple[str, ...], sai
         asked(*words, sets=sets)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fedavg", "fedbabuu"], "'fedbabuu' is neither a method nor a folder of runs; did you mean 'fedbabu'?"),
+        (["nowhere/runs"], "'nowhere/runs' is neither a method nor a folder of runs. List the methods: torso methods."),
+        (["fedavg", "."], "'.' is a folder, not a method. Give methods only, or folders of runs only."),
+        (["fedavg", "--resume"], "--resume needs --out, the folder of the comparison to continue."),
+        ([".", "--set", "train.lr=1"], "torso compare of folders runs nothing, so --set has no effect."),
+        ([".", "--seeds", "2"], "runs nothing, so --seeds has no effect."),
+    ],
+)
+def test_words_that_cannot_be_compared(words: list[str], said: str, torso: Torso) -> None:
+    refused = torso("compare", *words, "--quiet")
+    assert (refused.status, refused.out) == (2, "")
+    assert said in refused.err
+    assert not Path("runs").exists()
+
+
 def test_run_takes_the_name_of_a_method(torso: Torso) -> None:
     said = torso("run", "fedbabu", "--quiet", "--json", "--out", "here", sets=TINY)
     assert (said.status, json.loads(said.out)["method"]) == (0, "fedbabu")

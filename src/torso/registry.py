@@ -43,9 +43,12 @@ class Registry(dict[str, T], Generic[T]):
             return self[name]
         hint = did_you_mean(name, self)
         raise RequestError(
-            f"{key} = {name!r} is unknown{hint} Accepted: {', '.join(sorted(self))}, or what a module registers that "
+            f"{key} = {name!r} is unknown{hint} Accepted: {self._accepted()}, or what a module registers that "
             "--plugin MODULE names"
         )
+
+    def _accepted(self) -> str:
+        return ", ".join(sorted(self))
 
     def name_of(self, choice: object) -> str:
         """The name under which the class of a choice is registered; if it is not registered, the name of the class."""

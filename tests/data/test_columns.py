@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,22 @@ def test_a_data_set_that_was_saved_to_disk(tmp_path: Path, monkeypatch: pytest.M
     wanted = options(source="hf/mine", root=str(tmp_path / "one"), size=3, **dealt)
     federation = build(wanted, 0, torch.device("cpu"))
     assert federation.names == ("Ann Lee", "Bo")
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The library warned ten times before the error came."""
+
+    def unreachable(*_: object) -> None:
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 8s [Retry 4/5].")
+        raise ConnectionError("Couldn't reach 'nope' on the Hub")
+
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(RequestError, match=r"data.source = 'hf/nope' cannot be read: Couldn't reach 'nope'"):
+        load(options(source="hf/nope"), 0)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

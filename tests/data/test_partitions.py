@@ -144,7 +144,9 @@ def test_sorted_shards_equal_shards_where_boundaries_coincide() -> None:
     assert owned_once(dealt.train, 200)
     assert (train % 10 == 0).all()
     assert (train == 2.5 * test).all()
-    with pytest.raises(RequestError, match=r"50 × 5 shards are more than 200 training samples. Accepted: 1 to 4"):
+    with pytest.raises(
+        RequestError, match=r"50 × 5 shards are more than 200 training samples. Accepted: data.shards up to 4, or "
+    ):
         deal(dataset, options(clients=50, shards=5, partition="shards-sorted"), 0)
 
 

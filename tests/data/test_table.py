@@ -126,6 +126,29 @@ def test_one_file_is_parted(tmp_path: Path) -> None:
     assert np.bincount(half.test.labels).tolist() == [6, 5]  # of 11 and 10 rows, by class; 5.5 to the even number
 
 
+@pytest.mark.parametrize(
+    ("cells", "word"),
+    [
+        ([*map(str, range(23)), "abc"], "abc"),
+        ([f"{row},5" for row in range(24)], "0,5"),
+        ([*map(str, range(23)), "inf"], "inf"),
+        (["no", "yes"] * 12, ""),
+        ([*map(str, range(24))], ""),
+    ],
+)
+def test_a_column_of_numbers_with_a_word_in_it_is_told(cells: list[str], word: str, tmp_path: Path) -> None:
+    """It silently became a category for each number."""
+    for suffix, rows in (("train", cells), ("test", cells[:4])):
+        lines = [f'"{cell}";{place % 2}' for place, cell in enumerate(rows)]
+        (tmp_path / f"{suffix}.csv").write_text("\n".join(["age;label", *lines]), encoding="utf-8")
+    how = {"delimiter": ";"}
+    said = " ".join(load(options(source="csv", root=str(tmp_path), csv=how), 0).remarks)
+    assert ("is no number" in said) == bool(word)
+    assert not word or f"because {word!r} in line {cells.index(word) + 2} is no number" in said
+    meant = load(options(source="csv", root=str(tmp_path), csv={**how, "categorical": "age"}), 0).remarks
+    assert not any("is no number" in text for text in meant)
+
+
 def test_an_id_and_another_encoding_are_told(tmp_path: Path) -> None:
     """24 patients, 4 held out: the other 20 names become 20 features, which tell nothing about other patients."""
     path = tmp_path / "mine.csv"

@@ -113,6 +113,8 @@ def _small(words: list[str], folder: Path) -> list[str]:
     One that goes on with a run keeps the settings of the run."""
     if words[0] not in TRAINS or (words[0] == "run" and "--resume" in words):
         return words
+    if words[0] == "compare" and Path(words[1]).is_dir():  # it compares finished runs
+        return words
     out = [] if "--out" in words else ["--out", str(folder / "runs" / str(len(list(folder.glob("runs/*")))))]
     return [*words, *(f"--set={text}" for text in SMALL), *out]
 

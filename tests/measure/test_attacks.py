@@ -287,7 +287,7 @@ def test_without_an_attack_everybody_is_benign() -> None:
             "attack.kind = 'bribery' is unknown. Accepted: alie, backdoor, inner-product, label-flip",
         ),
         (("attack.kind=3",), "attack.kind = 3 is neither a name nor a table. Accepted: alie, backdoor, inner-product"),
-        (("attack.kind=none", "attack.kind.factor=3"), "attack.kind.factor is not a key. It has no options."),
+        (("attack.kind=none", "attack.kind.factor=3"), "not a key. attack.kind = 'none' has no options."),
         (("attack.fraction=1.0",), "attack.fraction = 1.0"),
         (
             ("attack.kind=random-updates", "attack.fraction=0.01"),

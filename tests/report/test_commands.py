@@ -61,7 +61,7 @@ def test_plot_writes_one_chart(said) -> None:  # type: ignore[no-untyped-def]
         (("plot", "runs", "--kind", "pie", "--out", "x.svg"), "--kind 'pie' is unknown"),
         (("watch", "nowhere"), "is not a folder"),
         (("compare", "runs", "--baseline", "x"), "--baseline 'x' is not among the runs"),
-        (("compare", "fedavg", "runs"), "method.name = 'runs' is unknown"),
+        (("compare", "fedavg", "runs"), "'runs' is a folder, not a method. Give methods only"),
         (("compare", "fedavg", "fedper", "--baseline", "x"), "--baseline 'x' is not among the methods"),
     ],
 )
@@ -98,6 +98,14 @@ def test_compare_marks_what_failed_is_unfinished_or_of_other_data(said) -> None:
     assert "(1 of 1 not finished)" in out
     assert "not tested" in out.partition("against")[2].partition("fedprox")[2].partition("fedrep")[0]
     assert "did not have the same clients" in " ".join(out.split())
+
+
+def test_a_run_whose_seed_is_unknown_is_named_without_one(said) -> None:  # type: ignore[no-untyped-def]
+    Path("runs/bad").mkdir()
+    Path("runs/bad/config.toml").write_text("x")
+    _, out, _ = said("compare", "runs")
+    assert "bad (bad): config.toml cannot be read" in " ".join(out.split())
+    assert "seed None" not in out
 
 
 def test_watch_serves_until_it_is_interrupted(tmp_path: Path) -> None:

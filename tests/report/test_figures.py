@@ -291,7 +291,7 @@ def test_the_snippet_of_the_docs_runs(full_runs: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(full_runs.parent)
     full_runs.rename("runs-of-test")
     Path("runs").mkdir()
-    Path("runs-of-test").rename("runs/mine")
+    Path("runs-of-test").rename("runs/report")
     exec(snippet, {})
     assert Path("rounds.pdf").read_bytes().startswith(b"%PDF")
 
@@ -318,7 +318,7 @@ def test_plot_writes_what_the_ending_says_and_refuses_the_rest(tmp_path: Path, f
             write_plot([full_runs], kind, tmp_path / out, of, **sizes)  # type: ignore[arg-type]
     assert not [*tmp_path.glob("no.*")]
     bare = write_run(tmp_path / "bare" / "a")
-    with pytest.raises(RequestError, match="have no data for it"):
+    with pytest.raises(RequestError, match=r"have no data for it \(.*\)\. They have: .*clients"):
         write_plot([bare], "tsne", tmp_path / "no.svg")
 
 

@@ -69,7 +69,8 @@ def test_the_config_that_fits_trains_as_it_is_and_names_are_kept(torso: Torso, c
     card = library.load_model("models/clinic-3.safetensors").card
     assert card is not None
     assert (card.client, card.class_names) == ("clinic-3", ("digit 0", "digit 1", "digit 2"))
-    assert "logits of 3 classes: digit 0, digit 1, digit 2." in Path("models/README.md").read_text(encoding="utf-8")
+    page = Path("models/README.md").read_text(encoding="utf-8")
+    assert "logits [n, 3], one for each class, in this order: digit 0, digit 1, digit 2." in page
     refused = torso("export", "run", "--clients", "clinic-9", "--out", "more")
     assert refused.status == 2
     assert "Accepted: all, or names such as Klinik Süd, clinic-3, 北京, or numbers from 0 to 2" in refused.err

@@ -65,6 +65,21 @@ def test_a_usual_terminal_breaks_no_number_and_no_word() -> None:
     assert "…" not in said
 
 
+def test_numbers_that_do_not_fit_side_by_side_stand_below_each_other() -> None:
+    """They were cut: `fedr…  20.0±40…  1…`."""
+    names = ("initial", "without_head", "local", "personalized", "personal", "new_before", "new_after")
+    accuracy = {**made("x", 0, 1).accuracy, **dict.fromkeys(names, Accuracy.over([4.9, 95.5]))}
+    results = [replace(made(name, 0, 50), accuracy=accuracy) for name in ("fedrod-hyper-scaffold", "fedavg")]
+    for width in (60, 80):
+        said = shown_table([*results, made("fedper", 0, status="failed: gone")], width)
+        assert "…" not in said
+        assert max(map(len, said.splitlines())) <= width
+        assert [name for name in ("fedrod-hyper-scaffold", "fedavg", "fedper (1 of 1 failed)") if name in said] == [
+            "fedrod-hyper-scaffold", "fedavg", "fedper (1 of 1 failed)",
+        ]  # fmt: skip
+        assert said.count("50.2 ± 45.3") == 2 * len(names)
+
+
 def test_clients_of_all_seeds_are_pooled_and_costs_averaged() -> None:
     """Unequal numbers of clients, so that the mean of means (37.5) would be another number."""
     (row,) = rows([made("fedavg", 0, 10, 20, 30), made("fedavg", 1, 50, generic=70)])
@@ -145,6 +160,17 @@ def test_plain_lines_say_round_participants_loss_accuracy_and_time_left() -> Non
     assert "3 clients  loss 0.2500" in said[3]
 
 
+def test_one_model_has_no_deviation_and_one_round_is_one_round() -> None:
+    console = Console(file=StringIO(), width=200)
+    lines = PlainLines(console)
+    lines.begin(Begin("fedavg", 1, 1, 1, 0, Path("out"), ""))
+    lines.round(Round(1, "fedavg", 0.1, (0,), 0.5, Cost()), 0.1, {"generic": Accuracy.over([50.0], per_client=False)})
+    said = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert said[0] == "fedavg seed 1: 1 round, 1 client, folder out"
+    assert "round 1/1  1 client  loss" in said[1]
+    assert said[1].endswith("generic 50.0")
+
+
 def test_the_lists_name_everything_that_is_registered() -> None:
     assert [row["name"] for row in list_methods()] == sorted(methods)
     assert all(row["about"] for row in list_methods())
@@ -185,7 +211,10 @@ def test_a_list_that_a_terminal_is_too_narrow_for_is_blocks(
 ) -> None:
     rows: list[dict[str, object]] = [{"name": "conv3", "takes": "images", "about": "Three blocks of 3×3 convolutions."}]
     for width, expected in ((80, ["conv3   images   Three blocks of 3×3 convolutions."]), (20, [])):
+        if width == 20:
+            rows[0]["features"] = "–"
         monkeypatch.setenv("COLUMNS", str(width))
         print_list(rows, as_json=False)
         said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+        assert "–" not in "".join(said)  # a block leaves out what is unknown
         assert (set(expected) or {"conv3", "Three blocks of", "3×3 convolutions.", "takes images"}) <= set(said)

@@ -295,7 +295,7 @@ def test_a_finished_run_is_read_not_run_again(finished: Result) -> None:
         ("method.start={name='finished', method='fedavgg'}", "'fedavgg' is unknown; did you mean 'fedavg'"),
         ("method.start={name='finished', run='/nowhere'}", "'/nowhere' is not the folder of a finished run"),
         ("model.body=conv4", "model.body = 'conv4' needs images of at least 16×16, found 8×8"),
-        ("run.device=cudda", "run.device = 'cudda' cannot be used here"),
+        ("run.device=cudda", "run.device = 'cudda' cannot be used here: PyTorch knows no such device. Accepted: "),
         ("run.device=meta", "run.device = 'meta' cannot be used here: it holds no data. Accepted: auto, cpu"),
     ],
 )

@@ -202,6 +202,8 @@ def test_rows_of_a_table(card: Card, tmp_path: Path) -> None:
     unnamed = replace(table, input=Floats((2,), (0.0, 0.0), (1.0, 1.0)))
     with pytest.raises(RequestError, match=r"3 columns of features. The model takes rows of 2 numbers"):
         read_user_data(tmp_path / "rows.csv", unnamed)
+    with pytest.raises(RequestError, match=r"--label 'labl' is no column of .*; did you mean 'label'\? Columns: id"):
+        read_user_data(tmp_path / "rows.csv", table, "labl")
     (tmp_path / "few.csv").write_text("city\nRome\n", encoding="utf-8")
     with pytest.raises(RequestError, match=r"few.csv has no column age. The model needs age, city"):
         read_user_data(tmp_path / "few.csv", table)

@@ -184,7 +184,7 @@ def explain(error: ValidationError) -> str:
     problems = error.errors()
     first = problems[0]
     where = ".".join(str(step) for step in first["loc"])
-    more = f" ({len(problems) - 1} more after that)" if len(problems) > 1 else ""
+    more = f" (and {len(problems) - 1} more mistake{'s' * (len(problems) > 2)})" if len(problems) > 1 else ""
     if first["type"] == "extra_forbidden":
         return _unknown_key(first["loc"]) + more
     found = first.get("input")
@@ -198,7 +198,15 @@ def _unknown_key(location: tuple[int | str, ...]) -> str:
         section = section.model_fields[str(step)].annotation
     known = list(section.model_fields)
     key = ".".join(str(step) for step in location)
-    return f"{key} is not a key{did_you_mean(str(location[-1]), known)} Keys here: {', '.join(sorted(known))}"
+    inner = [f"{name}.{key}" for name, kind in _sections().items() if len(location) == 1 and key in kind.model_fields]
+    hint = f"; did you mean {' or '.join(map(repr, inner))}?" if inner else did_you_mean(str(location[-1]), known)
+    return f"{key} is not a key{hint} Keys here: {', '.join(sorted(known))}"
+
+
+def _sections() -> dict[str, type[BaseModel]]:
+    """The sections of a config, such as `train`, and their keys."""
+    kinds = {name: field.annotation for name, field in Config.model_fields.items()}
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, BaseModel)}
 
 
 def describe_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, str]:

@@ -20,6 +20,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise RequestError(
             f"config {str(path)!r} does not exist. Give a TOML file, or leave it out for the defaults."
         ) from None
+    except UnicodeDecodeError:
+        raise RequestError(f"config {str(path)!r} cannot be read as TOML: it is not text in UTF-8") from None
     except (OSError, ValueError) as error:
         raise RequestError(f"config {str(path)!r} cannot be read as TOML: {error}") from None
 

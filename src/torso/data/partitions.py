@@ -157,9 +157,10 @@ def shards(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
 def check_enough(clients: int, shards: int, samples: int) -> None:
     """Refuse more shards than training samples."""
     if clients * shards > samples:
+        fewer = f", or data.clients up to {samples // shards}" if shards <= samples else ""
         raise RequestError(
-            f"data.shards = {shards}: {clients} × {shards} shards are more than {samples} training "
-            f"samples. Accepted: 1 to {samples // clients}"
+            f"data.shards = {shards} with data.clients = {clients}: {clients} × {shards} shards are more than "
+            f"{samples} training samples. Accepted: data.shards up to {samples // clients}{fewer}"
         )
 
 

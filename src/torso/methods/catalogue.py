@@ -435,6 +435,9 @@ class _Methods(Registry[Method]):
 
         return keep
 
+    def _accepted(self) -> str:
+        return f"the {len(self)} methods that `torso methods` lists"  # their names would fill the terminal
+
 
 methods = _Methods("method.name")
 for _name, _method in list(vars().items()):

@@ -119,7 +119,7 @@ def _build(key: str, cls: type[T], options: Any) -> T:
     if not isinstance(options, Mapping):
         raise RequestError(f"{key} = {options!r} is not a table of options.")
     made: Any = cls
-    _check_keys(key, options, _options(made))
+    _check_keys(key, options, _options(made), _spelt(key, made))
     values: dict[str, Any] = {}
     for name, value in options.items():
         if name == "phases":
@@ -129,14 +129,19 @@ def _build(key: str, cls: type[T], options: Any) -> T:
     return cls(**values)
 
 
-def _check_keys(key: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+def _check_keys(key: str, options: Mapping[str, Any], known: Sequence[str], choice: str = "It") -> None:
     """Refuse an unknown option, with the known ones and with the choices of the axis that have it."""
     for name in options:
         if name not in known:
-            keys = f"Keys here: {', '.join(known)}" if known else "It has no options."
+            keys = f"Keys here: {', '.join(known)}" if known else f"{choice} has no options."
             owners = [chosen for chosen, kind in Registry.every.get(key, {}).items() if name in _options(kind)]
             hint = f" {key} = {' or '.join(map(repr, owners))} has it." if owners else ""
             raise RequestError(f"{key}.{name} is not a key{did_you_mean(name, known)} {keys}{hint}")
+
+
+def _spelt(key: str, cls: Any) -> str:
+    """A choice as it stands in a config, `method.drift = 'none'`; the key alone if it is not registered."""
+    return next((f"{key} = {name!r}" for name, kind in Registry.every.get(key, {}).items() if kind is cls), key)
 
 
 def _options(kind: Any) -> list[str]:

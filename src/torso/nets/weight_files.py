@@ -25,6 +25,8 @@ _EXPECTED = "tensors by name: a .safetensors file, or torch.save(model.state_dic
 
 def read_weights(path: Path, where: str) -> dict[str, Tensor]:
     """The tensors of a file by name, on the CPU. `where`: how messages name the file."""
+    if not path.exists():
+        raise RequestError(f"{where} does not exist. Expected: {_EXPECTED}")
     try:
         found = load_file(path) if path.suffix.lower() not in PICKLED else _unpickled(path, where)
     except (OSError, ValueError, SafetensorError) as error:

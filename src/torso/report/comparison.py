@@ -295,7 +295,7 @@ def _failures(entries: Sequence[Entry]) -> list[str]:
 
 def _problems(entries: Sequence[Entry]) -> list[str]:
     return [
-        f"{entry.label}, seed {run.seed} ({run.name}): {problem}."
+        f"{entry.label}{'' if run.seed is None else f', seed {run.seed}'} ({run.name}): {problem}."
         for entry in entries
         for run in entry.runs
         for problem in run.problems

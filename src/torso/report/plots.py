@@ -102,9 +102,13 @@ def _chosen(
     comparison = compare_folders([Path(path) for path in paths], baseline)
     known = [name for entry in comparison.entries for name in (entry.label, entry.runs[0].method)]
     named = labels if isinstance(labels, Mapping) else _labels_of(labels, known)
-    found = KINDS[kind].make(relabelled(comparison, named))
+    shown = relabelled(comparison, named)
+    found = KINDS[kind].make(shown)
     if not found:
-        raise RequestError(f"--kind {kind}: these runs have no data for it ({KINDS[kind].about.rstrip('.')}).")
+        there = ", ".join(name for name in sorted(KINDS) if KINDS[name].make(shown))
+        raise RequestError(
+            f"--kind {kind}: these runs have no data for it ({KINDS[kind].about.rstrip('.')}). They have: {there}"
+        )
     wanted = None if of is None else named.get(of, of)
     chosen = [chart for chart in found if wanted in (None, chart.of)]
     names = ", ".join(chart.of for chart in found)

@@ -95,11 +95,15 @@ def print_list(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _print_blocks(rows: list[dict[str, Any]], console: Console) -> None:
-    """Print a block of lines for each row: its name, its longest cell, its other cells."""
+    """Print a block of lines for each row: its name, its longest cell, its other cells that say something."""
     for row in rows:
         (_, name), *others = ((column, str(value)) for column, value in row.items())
         longest = max(others, key=lambda cell: len(cell[1]), default=None)
         console.print(name, style="bold", highlight=False, markup=False)
-        rest = [f"{column.replace('_', ' ')} {value}" for column, value in others if (column, value) != longest]
+        rest = [
+            f"{column.replace('_', ' ')} {value}"
+            for column, value in others
+            if value != "–" and (column, value) != longest
+        ]
         for line in filter(None, [longest[1] if longest else "", "; ".join(rest)]):
             console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))

@@ -276,7 +276,7 @@ def _read_config(folder: Path, problems: list[str]) -> dict[str, Any]:
 
 def _read_json(path: Path, problems: list[str], if_missing: str, *, sealed: bool = True) -> dict[str, Any]:
     if sealed and (wrong := damage(path.parent, path.name)):
-        problems.append(f"{path.name} {wrong}: it is left out. {WAY_OUT}")
+        problems.append(f"{path.name} {wrong}. It is left out. {WAY_OUT}")
         return {}
     try:
         tree = parse_json(path.read_text(encoding="utf-8"))
@@ -307,7 +307,7 @@ def _read_history(folder: Path, problems: list[str]) -> tuple[Mapping[str, Any],
         found.append(line.round)
     else:
         if wrong := damage(folder, HISTORY):
-            problems.append(f"{HISTORY} {wrong}: it is left out. {WAY_OUT}")
+            problems.append(f"{HISTORY} {wrong}. It is left out. {WAY_OUT}")
             return ()
     measured = [
         scores for line in found if isinstance(line.get("accuracy"), dict) for scores in line["accuracy"].values()

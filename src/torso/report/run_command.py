@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from torso.errors import RequestError
+from torso.errors import RequestError, did_you_mean
 from torso.plugins import Plugins, load_plugins
 from torso.report.console import note
 from torso.report.options import Baseline, ChangedData, Json, Quiet, RunOut, Sets, TensorBoard
@@ -115,9 +116,17 @@ def compare(
         from torso.results.folder import new_run_folder
 
     if all(name not in known and Path(name).is_dir() for name in methods):
+        options = {"--set": sets, "--seeds": seeds > 1, "--out": out, "--resume": resume, "--tensorboard": tensorboard}
+        if given := [option for option, value in options.items() if value]:
+            raise RequestError(
+                f"torso compare of folders runs nothing, so {given[0]} has no effect. Leave it out, or give methods "
+                "in place of the folders."
+            )
         print_comparison(compare_folders(methods, baseline), as_json)
         return
-    names, config = _compared(methods, baseline)
+    names, config = _compared(methods, baseline, known)
+    if resume and out is None:
+        raise RequestError("--resume needs --out, the folder of the comparison to continue.")
     with new_run_folder(out, "compare") as folder, watching(quiet, tensorboard) as (listener, stop):
         results = run_all(names, config, sets, seeds=seeds, out=folder, resume=resume, listener=listener, stop=stop)
     print_results(results, as_json, [result.as_json() for result in results])
@@ -126,12 +135,20 @@ def compare(
     raise typer.Exit(0 if all(result.ok for result in results) else 1)
 
 
-def _compared(words: list[str], baseline: str | None) -> tuple[list[str], str | None]:
+def _compared(words: list[str], baseline: str | None, known: Collection[str]) -> tuple[list[str], str | None]:
     """The arguments of `torso compare`, parsed: the methods, and the config file if there is one."""
     names = [word for word in words if not word.endswith(".toml")]
     files = [word for word in words if word.endswith(".toml")]
     if not names or len(files) > 1:
         raise RequestError(f"torso compare takes METHOD… and at most one CONFIG.toml, found: {' '.join(words)}")
+    for name in names:
+        if name not in known and Path(name).is_dir():
+            raise RequestError(f"{name!r} is a folder, not a method. Give methods only, or folders of runs only.")
+        if name not in known:
+            raise RequestError(
+                f"{name!r} is neither a method nor a folder of runs{did_you_mean(name, known)} List the methods: "
+                "torso methods. Load your own: --plugin FILE.py"
+            )
     if baseline is not None and baseline not in names:
         raise RequestError(f"--baseline {baseline!r} is not among the methods. Accepted: {', '.join(names)}")
     return names, files[0] if files else None

@@ -87,35 +87,62 @@ def table(results: Sequence[Result], console: Console) -> Table:
 
 
 def fitted(made: Sequence[Row], console: Console) -> Table:
-    """The table of these rows; in a compact form if it would be wider than the terminal."""
-    wide = view_of(made)
-    needed = Measurement.get(console, console.options.update(max_width=UNLIMITED_WIDTH), wide).maximum
-    return wide if needed <= console.width else view_of(made, narrow=True)
+    """The table of these rows: wide, compact, or with a line for each number, the first that fits the terminal."""
+    for view in (view_of(made), view_of(made, narrow=True)):
+        needed = Measurement.get(console, console.options.update(max_width=UNLIMITED_WIDTH), view).maximum
+        if needed <= console.width:
+            return view
+    return upright(made)
 
 
 def view_of(made: Sequence[Row], narrow: bool = False) -> Table:
     """The table of these rows, `narrow` or wide. Sweeps of epochs (personalized@E) are left out: `--json` and
     `torso report` show them."""
 
-    def add(title: str) -> None:
-        folded = title.replace(" ", "\n").replace("personalised", "personal-\nised")
-        view.add_column(folded if narrow else title, justify="right", no_wrap=narrow)
-
-    names = list(dict.fromkeys(name for row in made for name in row.accuracy if "@" not in name))
+    titles, cells = _numbers(made, "±" if narrow else " ± ")
     view = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     view.add_column("method", no_wrap=True)
-    for title in [*(title_of(name) for name in names), "MB", "seconds"]:
-        add(title)
-    if private := any(row.epsilon != "–" for row in made):
-        add("ε")
-    if worst_known := any(row.worst is not None for row in made):
-        add("worst tenth")
-    for row in made:
-        cells = [_cell(row.accuracy.get(name), "±" if narrow else " ± ") for name in names]
-        failed = f" [red]({row.failed} of {row.seeds} {row.why})[/red]" if row.failed else ""
-        last = [_amount(row.megabytes), _amount(row.seconds), *([row.epsilon] if private else [])]
-        view.add_row(escape(row.method) + failed, *cells, *last, *([_amount(row.worst)] if worst_known else []))
+    for title in titles:
+        folded = title.replace(" ", "\n").replace("personalised", "personal-\nised")
+        view.add_column(folded if narrow else title, justify="right", no_wrap=narrow)
+    for row, numbers in zip(made, cells, strict=True):
+        view.add_row(_name(row), *numbers)
     return view
+
+
+def upright(made: Sequence[Row]) -> Table:
+    """The same numbers with one line for each, for terminals in which they do not fit side by side."""
+    titles, cells = _numbers(made, " ± ")
+    view = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    view.add_column("method", overflow="fold")
+    view.add_column("measure")
+    view.add_column("value", justify="right", no_wrap=True)
+    for row, numbers in zip(made, cells, strict=True):
+        for place, (title, number) in enumerate(zip(titles, numbers, strict=True)):
+            view.add_row(_name(row) if place == 0 else "", title, number)
+    return view
+
+
+def _numbers(made: Sequence[Row], between: str) -> tuple[list[str], list[list[str]]]:
+    """The titles of the columns beside the method, and the cells of each row."""
+    names = list(dict.fromkeys(name for row in made for name in row.accuracy if "@" not in name))
+    private, worst_known = any(row.epsilon != "–" for row in made), any(row.worst is not None for row in made)
+    titles = [*map(title_of, names), "MB", "seconds", *["ε"] * private, *["worst tenth"] * worst_known]
+    cells = [
+        [
+            *(_cell(row.accuracy.get(name), between) for name in names),
+            *(_amount(row.megabytes), _amount(row.seconds)),
+            *[row.epsilon] * private,
+            *[_amount(row.worst)] * worst_known,
+        ]
+        for row in made
+    ]
+    return titles, cells
+
+
+def _name(row: Row) -> str:
+    failed = f" [red]({row.failed} of {row.seeds} {row.why})[/red]" if row.failed else ""
+    return escape(row.method) + failed
 
 
 def rows_of(comparison: Comparison) -> list[Row]:

@@ -66,8 +66,8 @@ _PAGE = """# Models of {method} on {dataset}
 
 {takes}
 
-The output is logits of {classes} classes: {names}.
-They are [n, {classes}], in this order. The class with the largest one is the answer. Their softmax are probabilities.
+The output is logits [n, {classes}], one for each class, in this order: {names}.
+The class with the largest logit is the answer. The softmax of the logits gives probabilities.
 {statistics}
 ## The network
 

@@ -28,6 +28,8 @@ def device_named(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
+        if reason.startswith("Expected one of"):  # PyTorch's list of every kind of device there is
+            reason = "PyTorch knows no such device"
         count = torch.cuda.device_count()
         usable = ["auto", "cpu", *(["cuda"] if count else []), *(f"cuda:{number}" for number in range(count))]
         raise RequestError(

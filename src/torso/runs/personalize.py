@@ -16,8 +16,8 @@ from torso.results.export import PLAIN, ExportOptions, write_models
 from torso.results.result import Result
 from torso.runs.load import load
 from torso.runs.predict import logits_of, model_file, network_of
-from torso.runs.user_data import LABEL, SPLITS, UserData, read_user_data
-from torso.runs.user_texts import TEXT
+from torso.runs.user_data import SPLITS, UserData, read_user_data
+from torso.runs.user_texts import LABEL, TEXT
 from torso.runs.ways import NewClient, make_model, split_by_class, ways
 
 How = Literal["auto", "hyper", "class-means", "calibrate", "tune"]

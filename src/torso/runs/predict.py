@@ -24,8 +24,8 @@ from torso.results.files import replace_file
 from torso.results.model_file import SUFFIX, load_model
 from torso.results.result import Result
 from torso.runs.load import load
-from torso.runs.user_data import LABEL, UserData, read_user_data
-from torso.runs.user_texts import TEXT
+from torso.runs.user_data import UserData, read_user_data
+from torso.runs.user_texts import LABEL, TEXT
 
 _MODEL = "an exported .safetensors file, or the folder of a finished run"
 _AT_ONCE = 256  # samples in a batch

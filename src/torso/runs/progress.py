@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from torso.data.input_base import plural
 from torso.measure import Accuracy
 from torso.results.result import Result
 from torso.runs.events import Begin, ForwardingListener, Listener
@@ -26,8 +27,11 @@ from torso.runs.rounds import Round
 
 
 def short(accuracy: Mapping[str, Accuracy]) -> str:
-    """Each measure with its mean and standard deviation over clients."""
-    return "  ".join(f"{name} {found.mean:.1f} ± {found.std:.1f}" for name, found in accuracy.items())
+    """Each measure with its mean and standard deviation over clients; one model alone has no deviation."""
+    return "  ".join(
+        f"{name} {found.mean:.1f} ± {found.std:.1f}" if found.n > 1 else f"{name} {found.mean:.1f}"
+        for name, found in accuracy.items()
+    )
 
 
 def means(accuracy: Mapping[str, Accuracy]) -> str:
@@ -38,7 +42,7 @@ def means(accuracy: Mapping[str, Accuracy]) -> str:
 def who(round: Round) -> str:
     """How many participants have answered, and how many have not."""
     missing = f", {len(round.missing)} missing" if round.missing else ""
-    return f"{len(round.participants)} clients{missing}"
+    return f"{plural(len(round.participants), 'client')}{missing}"
 
 
 def loss_of(loss: float, digits: int) -> str:
@@ -77,7 +81,7 @@ class PlainLines(Listener):
         self.began = time.perf_counter()
         self.last = {}
         where = f", folder {begin.folder}" if begin.folder else ""
-        self._say(f"{self.label}: {begin.rounds} rounds, {begin.clients} clients{where}")
+        self._say(f"{self.label}: {plural(begin.rounds, 'round')}, {plural(begin.clients, 'client')}{where}")
         if begin.note:
             self._say(f"{self.label}: {begin.note}")
 

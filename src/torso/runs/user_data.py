@@ -20,10 +20,18 @@ from torso.data.wants import Tokenizer
 from torso.errors import RequestError
 from torso.nets.card import Card
 from torso.runs.user_images import FittedImage, fitted, read_pictures, remarks_on
-from torso.runs.user_texts import TABLES, TEXT, UserTexts, from_lines, from_table, of_texts
+from torso.runs.user_texts import (
+    LABEL,
+    TABLES,
+    TEXT,
+    UserTexts,
+    from_lines,
+    from_table,
+    of_texts,
+    refuse_other_label,
+)
 
 _ARRAYS = "an .npz file with images or samples (and labels, where they are known)"
-LABEL = "label"
 SPLITS = frozenset({"train", "test", "val"})  # names of folders that are not classes
 
 
@@ -229,6 +237,7 @@ def _array_labels(path: Path, arrays: dict[str, Array], count: int, known: Seque
 
 def _from_table(path: Path, kind: Floats, label: str) -> UserData:
     table = Table.read(path, CsvConfig(delimiter=_delimiter(path)))
+    refuse_other_label(path, label, table.names)
     rows = [dict(zip(table.names, cells, strict=True)) for cells in table.rows]
     if not kind.names:
         kind = _named(path, kind, [name for name in table.names if name != label])

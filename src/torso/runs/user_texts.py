@@ -14,8 +14,9 @@ from torso.data.sources.jsonl import read_jsonl
 from torso.data.sources.text_columns import texts_of
 from torso.data.tokenise import padded
 from torso.data.wants import Tokenizer
-from torso.errors import RequestError
+from torso.errors import RequestError, did_you_mean
 
+LABEL = "label"
 TEXT = "text"
 TABLES = (".csv", ".tsv", ".jsonl")
 
@@ -49,6 +50,14 @@ def from_lines(path: Path, kind: Tokens, tokenizer: Tokenizer) -> UserTexts:
     return replace(made, remarks=(*made.remarks, f"empty lines are left out: {left_out}"))
 
 
+def refuse_other_label(path: Path, label: str, names: Sequence[str]) -> None:
+    """Refuse a label column that the user has named and the table does not have. A table needs no label column."""
+    if label != LABEL and label not in names:
+        raise RequestError(
+            f"--label {label!r} is no column of {path}{did_you_mean(label, names)} Columns: {', '.join(names)}"
+        )
+
+
 def from_table(
     path: Path, delimiter: str, kind: Tokens, tokenizer: Tokenizer, label: str, text: Sequence[str]
 ) -> UserTexts:
@@ -56,6 +65,7 @@ def from_table(
 
     If the table has only one column in addition to the label, its name does not matter."""
     table = read_jsonl(path) if path.suffix.lower() == ".jsonl" else Table.read(path, CsvConfig(delimiter=delimiter))
+    refuse_other_label(path, label, table.names)
     others = [name for name in table.names if name != label]
     if list(text) == [TEXT] and TEXT not in table.names and len(others) == 1:
         text = others

@@ -40,7 +40,7 @@ def test_a_table_that_needs_a_file_of_weights_says_so_in_one_line(torso: Torso, 
     said = torso(*words, sets=("model.weights=nowhere.pth",))
     assert said.status == 2
     assert said.err.count("\n") == 1
-    assert "model.weights = 'nowhere.pth' cannot be read as weights" in said.err
+    assert "model.weights = 'nowhere.pth' does not exist. Expected: tensors by name" in said.err
 
 
 def test_a_table_is_printed_with_ours_beside_the_published_numbers(torso: Torso, data: Path) -> None:

@@ -9,6 +9,7 @@ from torso.data.images import Dataset
 from torso.data.sources.base import HF, HF_NAME, sources
 from torso.data.sources.columns import TEST_NAMES, Columns, dataset_of_columns
 from torso.errors import RequestError
+from torso.logs import silent
 
 if TYPE_CHECKING:
     from torso.config import DataConfig
@@ -33,7 +34,8 @@ def hub(options: DataConfig, seed: int) -> Dataset:
     if not name or options.source == HF_NAME:
         raise RequestError(f"data.source = {options.source!r} names no data set. Expected: {_EXPECTED}")
     try:
-        found = _loaded(datasets, name, options.root)
+        with silent("huggingface_hub"):  # it warns at every retry
+            found = _loaded(datasets, name, options.root)
     except Exception as error:  # `datasets`, the network or a file may raise anything
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         where = f" (data.root = {options.root!r})" if options.root else ""

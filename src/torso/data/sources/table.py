@@ -75,7 +75,7 @@ def dataset_of_tables(title: str, tables: list[Table], options: DataConfig) -> D
         classes=len(classes),
         input=Texts() if how.text else floats_of_columns(described),
         names=tuple(clients),
-        remarks=(*remarks, *_remarks(options.source, columns, tables)),
+        remarks=(*remarks, *_remarks(options, columns, tables)),
         class_names=tuple(classes),
         columns=described,
     )
@@ -251,16 +251,28 @@ def in_order(values: Iterable[str]) -> list[str]:
 
 
 def _remarks(
-    source: str, columns: Sequence[NumberEncoder | CategoryEncoder], tables: Sequence[Table]
+    options: DataConfig, columns: Sequence[NumberEncoder | CategoryEncoder], tables: Sequence[Table]
 ) -> tuple[str, ...]:
-    """Remarks on columns that may be ids, and on missing values and how they were filled."""
-    rows = len(tables[0])
+    """Remarks on columns that may be ids, on columns of numbers with a word among them, and on missing values and how
+    they were filled."""
+    source, rows = options.source, len(tables[0])
     remarks = [
         f"data.source = {source!r}: {column.name} has another value in each of the {rows} training rows, and becomes "
         f"as many features. If it is an id: data.csv.drop={column.name}"
         for column in columns
         if isinstance(column, CategoryEncoder) and len(column.values) == rows >= FEW
     ]
+    for column in columns:
+        if isinstance(column, CategoryEncoder) and column.name not in options.csv.categorical:
+            word = _word_among_numbers(tables[0].column(column.name))
+            if word:
+                line = tables[0].lines[tables[0].column(column.name).index(word)]
+                remarks.append(
+                    f"data.source = {source!r}: {column.name} is read as {len(column.values)} categories, because "
+                    f"{word!r} in line {line} is no number. If the column has numbers, write them with a decimal point "
+                    "and leave a field without a number empty. If it has categories: "
+                    f"data.csv.categorical={column.name}"
+                )
     filled = []
     for column in columns:
         count = sum(is_missing(cell) for table in tables for cell in table.column(column.name))
@@ -270,3 +282,10 @@ def _remarks(
     if filled:
         remarks.append(f"data.source = {source!r}: missing values were filled: {', '.join(filled)}")
     return tuple(remarks)
+
+
+def _word_among_numbers(cells: Sequence[str]) -> str:
+    """The first cell that is no number, if most cells are numbers, perhaps with a decimal comma; otherwise ""."""
+    present = [cell for cell in cells if not is_missing(cell)]
+    numeric = sum(number(cell.replace(",", ".")) is not None for cell in present)
+    return next((cell for cell in present if number(cell) is None), "") if 2 * numeric > len(present) else ""

@@ -4,9 +4,6 @@ hub."""
 from __future__ import annotations
 
 import importlib.util
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from torso.errors import RequestError
+from torso.logs import silent
 from torso.nets.weight_files import read_weights
 from torso.reading import parse_json
 
@@ -61,25 +59,13 @@ def _of_hub(name: str, key: str, packages: bool) -> Path:
             f"pip install 'torso[text]'. Expected: {instead}"
         ) from None
     try:
-        with _silent("huggingface_hub"):  # it warns at every retry
+        with silent("huggingface_hub"):  # it warns at every retry
             return Path(huggingface_hub.snapshot_download(name, allow_patterns=_FILES))
     except Exception as error:  # a bad name, no network and no such model raise different exceptions
         raise RequestError(
             f"{key}: there is no folder {name!r}, and it cannot be downloaded from huggingface.co ({_reason(error)}). "
             f"Expected: {instead}"
         ) from None
-
-
-@contextmanager
-def _silent(logger: str) -> Iterator[None]:
-    """A context in which a logger logs errors only."""
-    log = logging.getLogger(logger)
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
 
 
 def _reason(error: BaseException) -> str:
