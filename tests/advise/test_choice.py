@@ -8,9 +8,15 @@ from dataclasses import replace
 import pytest
 
 from torso.advise.answer import Answer
-from torso.advise.candidates import ALONE, FEDAVG, candidates_named, default_candidates, untried_rate_near
+from torso.advise.candidates import (
+    ALONE,
+    FEDAVG,
+    UNKNOWN_SPREAD,
+    candidates_named,
+    default_candidates,
+    untried_rate_near,
+)
 from torso.advise.choice import (
-    PRIOR_SCALE,
     Arm,
     Outcome,
     Scores,
@@ -29,7 +35,7 @@ from torso.advise.traits import Traits
 from torso.config import Config
 from torso.errors import RequestError
 
-KNOWN = {one.name: one for one in default_candidates()}
+KNOWN = {one.name: one.model_copy(update={"gain": 0.0, "spread": UNKNOWN_SPREAD}) for one in default_candidates()}
 BABU, BRM = KNOWN["fedbabu-balanced"], KNOWN["fedavg-brm-ft"]
 TRAITS = Traits(3, 2, 30, 10, 10.0, 10, 0.5, 1.0, 0.5)
 
@@ -70,13 +76,32 @@ def test_a_gain_is_drawn_towards_zero_the_more_the_less_is_known_of_it() -> None
     assert (sure.low, sure.high) == pytest.approx((2.25 - 1.88562 / 2, 2.25 + 1.88562 / 2), abs=1e-4)
 
 
+def test_a_gain_is_drawn_towards_what_the_method_gained_elsewhere() -> None:
+    """Mean 3 with variance 1/3, of which 3/4 is kept with a spread of 1; the last quarter is the expected gain, 2."""
+    over = gain([{0: 2, 1: 3, 2: 4}], [{0: 0, 1: 0, 2: 0}], 1.0, 2.0)
+    assert over is not None
+    assert over.mean == pytest.approx(3 * 3 / 4 + 2 / 4)
+    assert over.low == pytest.approx(over.mean - 1.88562 / 2, abs=1e-4)
+
+
+def test_what_is_known_of_a_method_decides_between_equal_scores() -> None:
+    fedavg, seen = outcome(FEDAVG, 50, 50, 50), (54.0, 55.0, 56.0)
+    known = BRM.model_copy(update={"name": "known", "gain": 2.0, "spread": 1.0})
+    best, _ = best_guess(fedavg, [outcome(BRM, *seen), outcome(known, 53.0, 54.0, 55.0)])
+    assert best is not None
+    assert best.arm.candidate is BRM  # 5 of the usual 3 points: 27/28 of 5; 4 drawn to 2 with a spread of 1: 3.5
+    best, _ = best_guess(fedavg, [outcome(BRM, 40, 50, 66), outcome(known, 48, 53, 54)])
+    assert best is not None
+    assert best.arm.candidate is known  # 2 with variance 57 is nearly forgotten; 5/3 with variance 3.4 is drawn to 2
+
+
 def test_the_best_guess_is_the_largest_gain_after_that() -> None:
     """BABU has 6, BRM 5 on average; BABU's gains are −6, 6, 18, BRM's 4, 5, 6."""
     fedavg = outcome(FEDAVG, 50, 50, 50)
     best, over = best_guess(fedavg, [outcome(BABU, 44, 56, 68), brm := outcome(BRM, 54, 55, 56), failed(ALONE)])
     assert best is brm
     assert over is not None
-    assert over.mean == pytest.approx(5 / (1 + 1 / (3 * PRIOR_SCALE**2)))
+    assert over.mean == pytest.approx(5 / (1 + 1 / (3 * UNKNOWN_SPREAD**2)))
     assert best_guess(fedavg, [failed(BRM)]) == (None, None)
 
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from torso.advise.arms import tuned
-from torso.advise.candidates import FEDAVG
-from torso.advise.choice import LEVEL, PRIOR_SCALE, Gain, Outcome, best_guess, gain, ranked, reference
+from torso.advise.candidates import FEDAVG, UNKNOWN_SPREAD
+from torso.advise.choice import LEVEL, Gain, Outcome, best_guess, gain, ranked, reference
 from torso.advise.tournament import TournamentRecord
 from torso.advise.traits import Traits
 from torso.config import Config
@@ -41,7 +41,7 @@ class Answer:
 
     @property
     def over_fedavg(self) -> Gain | None:
-        """The shrunk gain of `best` over FedAvg with fine-tuning."""
+        """The gain of `best` over FedAvg with fine-tuning, drawn towards what the method is known to gain."""
         return self._guessed[1]
 
     @property
@@ -65,7 +65,7 @@ class Answer:
     def over_alone(self) -> Gain | None:
         """The gain of the advised method over training alone; None if training alone was not run."""
         alone = self.course.alone
-        return None if alone is None else gain(self.method.scores, alone.scores, PRIOR_SCALE)
+        return None if alone is None else gain(self.method.scores, alone.scores, UNKNOWN_SPREAD)
 
     @property
     def config(self) -> Config:
@@ -101,8 +101,8 @@ class Answer:
         early = "" if course.rounds >= planned else f" You plan {planned} rounds, so this is an early estimate."
         said = [
             f"  Measured: accuracy of the clients' own models after {counted(course.rounds, 'round')}, with {seeds}, "
-            f"each on another {100 * self.share:.0f} % of the training samples. Gains are paired by client and shrunk "
-            f"towards zero. Intervals: {100 * LEVEL:.0f} %.{early}",
+            f"each on another {100 * self.share:.0f} % of the training samples. Gains are paired by client and drawn "
+            f"towards what a method gained elsewhere. Intervals: {100 * LEVEL:.0f} %.{early}",
             f"  cost: {self.cost['rounds']:.0f} rounds of FedAvg, {duration(self.cost['seconds'])}",
         ]
         if course.dropped:

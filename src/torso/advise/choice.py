@@ -1,8 +1,9 @@
 """The rule that chooses a method, as pure functions of accuracies by client.
 
 Arms are compared on parts of the training samples. An arm that goes on to the next part has scores on one part more.
-The best of several arms looks better than it is. So gains over FedAvg are shrunk towards zero: the less certain a gain,
-the more. The largest shrunk gain is the best guess. It is advised if it is clear: if its whole interval is above zero.
+The best of several arms looks better than it is. So gains over FedAvg are drawn towards what the method gained in other
+settings: the less certain a gain, the more. The largest such gain is the best guess. It is advised if it is clear: if
+its whole interval is above zero.
 """
 
 from __future__ import annotations
@@ -17,10 +18,6 @@ from torso.advise.candidates import FEDAVG, Candidate
 from torso.report.statistics import student_quantile
 
 LEVEL = 0.8  # level of the intervals: if one is above zero, the gain is positive with 90 %
-PRIOR_SCALE = 3.0
-"""The prior scale τ of a gain in points: the root mean square of the first candidates' gains over FedAvg
-(tests/advise/test_candidates.py)."""
-
 Scores = Mapping[int, float]
 """Client → accuracy of its own model in %; clients without samples to measure on are left out."""
 
@@ -86,14 +83,16 @@ class Gain:
         return f"{self.mean:+.1f} points [{self.low:+.1f}, {self.high:+.1f}]"
 
 
-def gain(ours: Sequence[Scores], theirs: Sequence[Scores], usual: float = math.inf) -> Gain | None:
+def gain(
+    ours: Sequence[Scores], theirs: Sequence[Scores], spread: float = math.inf, expected: float = 0.0
+) -> Gain | None:
     """The gain of `ours` over `theirs`, both given by part: by client, averaged over the parts on which both were
     measured. None if they share no client.
 
     The variance of the mean is that over clients. With several parts, each at its own seed, the variance between parts
-    is added, because an effect of the seed on all clients does not show between clients. `usual` = τ: the prior of a
-    gain is normal with mean 0 and standard deviation τ, so the mean and its variance are multiplied by τ² / (τ² +
-    variance). The interval is Student's."""
+    is added, because an effect of the seed on all clients does not show between clients. The prior of a gain is normal
+    with mean `expected` and standard deviation `spread` = τ. So the share τ² / (τ² + variance) of the mean is kept, the
+    rest is `expected`, and the variance is multiplied by the same share. The interval is Student's."""
     apart: dict[int, list[float]] = {}
     by_part: list[float] = []
     for mine, other in zip(ours, theirs, strict=False):  # an arm that failed has fewer parts
@@ -109,10 +108,11 @@ def gain(ours: Sequence[Scores], theirs: Sequence[Scores], usual: float = math.i
     if count < 2:
         return Gain(mean, None, None, count)
     squared = variance(each) / count + (variance(by_part) / len(by_part) if len(by_part) > 1 else 0.0)
-    kept = 1 / (1 + squared / usual**2)
+    kept = 1 / (1 + squared / spread**2)
+    drawn = kept * mean + (1 - kept) * expected
     error = math.sqrt(kept * squared)
     half = student_quantile(count - 1, LEVEL) * error
-    return Gain(kept * mean, kept * mean - half, kept * mean + half, count, error)
+    return Gain(drawn, drawn - half, drawn + half, count, error)
 
 
 def steady(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -200,10 +200,16 @@ def joined(before: Sequence[Outcome], found: Sequence[Outcome]) -> list[Outcome]
 
 
 def best_guess(fedavg: Outcome, others: Sequence[Outcome]) -> tuple[Outcome | None, Gain | None]:
-    """The outcome with the largest shrunk gain over FedAvg, and this gain; (None, None) if there is no other outcome.
-    Each method stands at its steady rate."""
+    """The outcome with the largest gain over FedAvg, drawn towards what the method is known to gain, and this gain;
+    (None, None) if there is no other outcome. Each method stands at its steady rate."""
     methods = dict.fromkeys(one.arm.candidate for one in others)
     chosen = [steady([one for one in others if one.arm.candidate is candidate]) for candidate in methods]
-    gains = [(one, gain(one.scores, fedavg.scores, PRIOR_SCALE)) for one in chosen if one is not None]
+    gains = [(one, over_fedavg(one, fedavg)) for one in chosen if one is not None]
     known = [(one, over) for one, over in gains if over is not None]
     return max(known, key=lambda pair: pair[1].mean) if known else (None, None)
+
+
+def over_fedavg(one: Outcome, fedavg: Outcome) -> Gain | None:
+    """The gain over FedAvg, drawn towards what the method is known to gain."""
+    candidate = one.arm.candidate
+    return gain(one.scores, fedavg.scores, candidate.spread, candidate.gain)
