@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from torso.config import assign_all
 from torso.methods import methods
 from torso.papers.board import definition, published
 from torso.papers.board.contestants import Contestant
-from torso.papers.board.definition import Axis, load
+from torso.papers.board.definition import Axis, SeparateSetting, load
 from torso.papers.board.leaderboard import run_leaderboard
 from torso.papers.board.published import beside, origins, worth_showing
 from torso.papers.board.rows import Row
@@ -152,3 +153,19 @@ def test_the_command_shows_published_rows_beside_a_method_of_ones_own(
     ]
     assert "° published with Torso, of a device (bf16), torch 2.13" in said.out
     assert "fedavg" not in changed.out  # other rounds: nothing to compare with
+
+
+def test_a_command_keeps_the_rows_of_other_separate_settings(
+    torso: Torso, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = assign_all(copy.deepcopy(load().config), ["data.new_clients=2", "data.min_size=1", *QUICK])
+    apart = {name: SeparateSetting(sets=load().settings[S2], why="small") for name in ("one", "other")}
+    small = {"grid": (Axis(key="train.lr", short="lr", values=(0.1,)),), "config": config, "later": apart}
+    board = load().model_copy(update=small)
+    monkeypatch.setattr(definition, "load", lambda: board)
+    for setting in apart:
+        part = f"setting={setting},method=fedavg"
+        said = torso("leaderboard", "--only", part, "--seeds", "1", "--data-root", str(data), "--out", "out")
+        assert said.status == 0, said.err
+    rows = json.loads(Path("out/leaderboard/board.json").read_text("utf-8"))
+    assert {one["setting"] for one in rows} == set(apart)

@@ -103,7 +103,8 @@ def leaderboard(
         if search:
             found = run_search(chosen, space, runs)
         else:
-            known = {(setting, entry.name) for setting, entry, _ in whole}
+            everywhere = _board_candidates(plan, out, "|".join(plan.board.later))
+            known = {(setting, entry.name) for setting, entry, _ in everywhere}
             rows = run_leaderboard(chosen, runs, seeds, known, *((published, there["tuned"]) if go_on else ()))
             rows += [] if note_on_sets(sets) else beside(rows, published)
     if as_json:
