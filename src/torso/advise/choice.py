@@ -3,7 +3,7 @@
 Arms are compared on parts of the training samples. An arm that goes on to the next part has scores on one part more.
 The best of several arms looks better than it is. So gains over FedAvg are drawn towards what the method gained in other
 settings: the less certain a gain, the more. The largest such gain is the best guess. It is advised if it is clear: if
-its whole interval is above zero.
+it is positive with a chance of three to one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 from torso.advise.candidates import FEDAVG, Candidate
 from torso.report.statistics import student_quantile
 
-LEVEL = 0.8  # level of the intervals: if one is above zero, the gain is positive with 90 %
+LEVEL = 0.8  # level of the intervals that are shown
+CLEAR = 0.5  # level of the interval that has to be above zero: then the gain is positive with 75 %
 Scores = Mapping[int, float]
 """Client → accuracy of its own model in %; clients without samples to measure on are left out."""
 
@@ -70,8 +71,10 @@ class Gain:
 
     @property
     def clear(self) -> bool:
-        """Whether the whole interval is above zero."""
-        return self.low is not None and self.low > 0
+        """Whether it is positive with a chance of three to one. To stay without reason costs more than to leave: of 45
+        cases, those that stayed had up to 12 points of regret, and advising every best guess at most 2 where it was
+        wrong (docs/advise.md)."""
+        return self.error is not None and self.mean > student_quantile(self.clients - 1, CLEAR) * self.error
 
     def as_json(self) -> dict[str, Any]:
         ends = [None if end is None else round(end, 4) for end in (self.low, self.high)]
