@@ -138,18 +138,25 @@ def test_a_clear_gain_is_advised_with_its_rates() -> None:
 
 
 def test_where_nothing_is_clearly_better_stay_with_fedavg_and_know_the_best_guess() -> None:
-    """Gains 0, 2, 4: mean 2, variance 4/3, 27/31 kept: 1.74 ± 1.886 · 1.08."""
-    found = answered((60, 72, 84))
+    """Gains −2, 1, 4: mean 1, variance 3, 3/4 kept: 0.75 ± 1.886 · 1.5. Three to one it would be above 0.816 · 1.5."""
+    found = answered((58, 71, 84))
     assert found.headline() == "Advice: stay with FedAvg and fine-tune."
     assert (found.method.arm.name, found.config.method.name, found.config.train.lr) == ("fedavg", "fedavg", 0.1)
     assert (found.as_json()["advice"], found.as_json()["guess"]["method"]) == ("fedavg", "fedavg-brm-ft")
     said = "\n".join(found.lines())
     assert "best guess: fedavg-brm-ft, with train.lr = 0.3" in said
-    assert "+1.7 points [-0.3, +3.8], which is not clear" in said
+    assert "+0.8 points [-2.1, +3.6], which is not clear" in said
     assert "# Gain over FedAvg" not in found.as_toml()
     guess = found.as_toml(guess=True)
     assert "Best guess: fedavg-brm-ft." in guess
     assert 'name = "fedavg-brm-ft"' in guess
+
+
+def test_three_to_one_is_clear_even_if_the_interval_that_is_shown_contains_zero() -> None:
+    """Gains 0, 2, 4: mean 2, variance 4/3, 27/31 kept: 1.74 ± 1.886 · 1.08; 1.74 is above 0.816 · 1.08."""
+    found = answered((60, 72, 84))
+    assert found.headline() == "Advice: fedavg-brm-ft."
+    assert "+1.7 points [-0.3, +3.8]" in "\n".join(found.lines())
 
 
 def test_where_nothing_looks_better_fedavg_is_the_best_guess() -> None:

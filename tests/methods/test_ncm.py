@@ -189,7 +189,7 @@ def test_a_body_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     save_file({"head.weight": torch.zeros(2, 2)}, tmp_path / "head.safetensors")
     with pytest.raises(RequestError, match=r"lacks body\.blocks\.0\.linear\.weight"):
         simulate(Config(model={"weights": str(tmp_path / "head.safetensors")}))
-    with pytest.raises(RequestError, match="nowhere.* does not exist"):
+    with pytest.raises(RequestError, match=r"nowhere.* does not exist"):
         simulate(Config(model={"weights": str(tmp_path / "nowhere.safetensors")}))
     (tmp_path / "text.safetensors").write_text("no tensors")
     with pytest.raises(RequestError, match="cannot be read"):
