@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
-from torso.advise.arms import Entry
+from torso.advise.arms import ArmRunner, Entry
 from torso.advise.budget import Budget
 from torso.advise.candidates import FEDAVG, candidates_named
-from torso.advise.choice import Arm, Tuning
+from torso.advise.choice import Arm, Outcome, Tuning
 from torso.advise.tournament import TooLittleTime, Tournament
 from torso.config import Config
 from torso.data import Federation
@@ -67,6 +68,29 @@ def test_with_enough_time_the_best_go_on_to_every_part(federation: Federation) -
     assert course.alone.arm.rate == course.fedavg.arm.rate
     scores = [dict(one.scores[0]) for one in course.rungs[0] if one.arm == course.fedavg.arm]
     assert dict(course.fedavg.scores[0]) in scores  # those of part A were kept
+
+
+@pytest.mark.parametrize("part", [1, 2])
+def test_where_fedavg_fails_at_its_rates_the_next_one_takes_its_place(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    """A rate that diverges on a later part was advised, if it was the best on the parts before."""
+    again, lost = ArmRunner.again, list[Arm]()
+
+    def unstable(
+        self: ArmRunner, entries: Sequence[Entry], rounds: int, seed: int, data: Federation
+    ) -> tuple[list[Outcome], bool]:
+        found, ended = again(self, entries, rounds, seed, data)
+        if seed == CONFIG.run.seed + part and not lost:
+            lost.extend(dict.fromkeys(one.arm for one in found if one.arm.candidate is FEDAVG))
+        return [replace(one, scores=(), status="failed") if one.arm in lost else one for one in found], ended
+
+    monkeypatch.setattr(ArmRunner, "again", unstable)
+    course = held(federation, Clock()).hold()
+    assert lost
+    assert course.fedavg.arm not in lost
+    assert {len(one.scores) for one in course.rungs[-1]} == {len(course.rungs)} == {3}
+    assert course.alone is not None
 
 
 def test_where_time_is_up_what_comes_after_still_has_its_share(federation: Federation) -> None:

@@ -220,20 +220,38 @@ class Tournament:
 
     def _next(self, number: int, plan: Schedule) -> None:
         """Part B or C: the best arms, with another seed, because a rate that is best at one seed may be unstable at
-        another. The last part also has training alone, at FedAvg's rate: on the leaderboard that is its best rate."""
+        another. Where FedAvg fails at its rate here, its next best rate takes part. The last part also has training
+        alone, at FedAvg's rate: on the leaderboard that is its best rate."""
         last = number + 1 == len(plan.costs)
         self._ends(sum(plan.costs[number + 1 :]))
         self.stage = f"part {'ABC'[number]}"
-        some = promoted(self.course.rungs[-1], *PROMOTED[number - 1])
-        entries = [Entry(one.arm, one.tuning.lr, (one.tuning.epochs,)) for one in some]
-        if last:
-            entries.append(Entry(Arm(ALONE, self.course.fedavg.arm.rate), self.stable.rates_of_tuning[0], EPOCHS[:1]))
-        began, data = self.budget.clock(), self.parts.federations[number]
-        found, ended = self.stable.again(entries, plan.rounds, self.config.run.seed + number, data)
-        self._pay(found, plan.rounds, began)
-        both = joined(some, found)
-        if ended and reference(both) is not None:
-            before: tuple[Scores, ...] = ({},) * len(self.course.rungs)
-            alone = [one for one in found if one.arm.candidate is ALONE and one.scores]
-            self.course.alone = replace(alone[0], scores=(*before, *alone[0].scores)) if alone else None
-            self.course.rungs.append(both)
+        found: list[Outcome] = []
+        while True:
+            some = promoted(self.course.rungs[-1], *PROMOTED[number - 1])
+            ran = {one.arm for one in found}
+            entries = [Entry(one.arm, one.tuning.lr, (one.tuning.epochs,)) for one in some if one.arm not in ran]
+            if last:
+                rate = self.course.fedavg.arm.rate
+                entries.append(Entry(Arm(ALONE, rate), self.stable.rates_of_tuning[0], EPOCHS[:1]))
+            began, data = self.budget.clock(), self.parts.federations[number]
+            more, ended = self.stable.again(entries, plan.rounds, self.config.run.seed + number, data)
+            self._pay(more, plan.rounds, began)
+            found += more
+            both = joined(some, found)
+            if not ended:
+                return
+            if reference(both) is not None:
+                break
+            stable = self._without_failed(found)
+            if reference(stable) is None:
+                return
+            self.course.rungs[-1] = stable
+        before: tuple[Scores, ...] = ({},) * len(self.course.rungs)
+        alone = [one for one in more if one.arm.candidate is ALONE and one.scores]
+        self.course.alone = replace(alone[0], scores=(*before, *alone[0].scores)) if alone else None
+        self.course.rungs.append(both)
+
+    def _without_failed(self, found: Sequence[Outcome]) -> list[Outcome]:
+        """The outcomes of the last part without the arms that have failed since."""
+        failed = {one.arm for one in found if not any(one.scores)}
+        return [one for one in self.course.rungs[-1] if one.arm not in failed]
