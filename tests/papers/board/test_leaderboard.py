@@ -379,6 +379,7 @@ def test_a_setting_that_has_not_been_run_is_run_where_it_is_named(
         (("--only", "method"), "--only 'method' is not KEY=VALUE. Keys of the leaderboard: setting, method"),
         (("--search", "--only", "setting=cifar100-s10"), "matches nothing"),
         (("--only", "method=fedavg-ft"), "matches nothing"),
+        (("--only", "setting=cifar100-lite0"), "cifar100-lite0-frozen"),  # separate settings are offered, too
         (("--set", "train.lr=0.2"), "the leaderboard sets train.lr itself"),
         (("--set", "data.validation=0.5"), "the leaderboard sets data.validation itself"),
         (("--set", "train.rounds=many"), "train.rounds = 'many'"),

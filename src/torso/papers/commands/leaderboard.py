@@ -103,7 +103,7 @@ def leaderboard(
         if search:
             found = run_search(chosen, space, runs)
         else:
-            everywhere = _board_candidates(plan, out, "|".join(plan.board.later))
+            everywhere = _board_candidates(plan, out, "setting")
             known = {(setting, entry.name) for setting, entry, _ in everywhere}
             rows = run_leaderboard(chosen, runs, seeds, known, *((published, there["tuned"]) if go_on else ()))
             rows += [] if note_on_sets(sets) else beside(rows, published)
@@ -118,14 +118,15 @@ def leaderboard(
 
 def _board_candidates(plan: BoardPlan, out: Path, only: str) -> list[Candidate]:
     """The methods of the board in its settings: presets, methods of plugins, and combinations that an earlier search
-    below `out` has entered. Separate settings are included if `only` names them."""
+    below `out` has entered. Separate settings are included if `only` selects by setting."""
     from torso.papers.board.definition import NAME
     from torso.papers.board.search import entered_methods, read_found
     from torso.papers.board.trials import later_presets, plugin_methods, presets
 
     board, named = plan.board, re.split(r"[=|,\s]+", only)
     others = [*plugin_methods(board), *entered_methods(read_found(out / NAME))]
-    later = [(setting, [*later_presets(board, setting), *others]) for setting in board.later if setting in named]
+    apart = board.later if "setting" in named else ()
+    later = [(setting, [*later_presets(board, setting), *others]) for setting in apart]
     return [
         *((setting, entry, None) for entry in (*presets(board), *others) for setting in board.settings),
         *((setting, entry, None) for setting, entries in later for entry in entries),
