@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from torso import Config, run
 from torso.learn.objectives import cross_entropy
+from torso.learn.phases import Phase, local_phases, with_trained_head
 from torso.nets import Output, apply, build
 from torso.nets.heads import Dual
 
@@ -158,6 +159,14 @@ def test_the_hypernetwork_travels_and_is_averaged_whatever_the_server_rule() -> 
             assert torch.equal(plain.model[name], ruled.model[name])
     parameters = sum(t.numel() for t in plain.model.values())
     assert plain.cost.bytes_up == 2 * 4 * parameters
+
+
+def test_a_newcomers_plan_can_name_a_recording() -> None:
+    """On an accelerator, recorded steps are kept under a key that has the tensors of the plan."""
+    net = job("fedrod-hyper").net
+    (phase,) = with_trained_head(local_phases(net, (Phase("all"),), 1, 0.1), net)
+    assert hash(phase.moving)
+    assert phase.moving == {*(name for name, _ in net.named_parameters() if "personal" not in name), net.generated_head}
 
 
 def test_scaffold_on_the_generic_branch_only() -> None:

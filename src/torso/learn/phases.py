@@ -93,7 +93,7 @@ def with_trained_head(plan: Sequence[LocalPhase], net: Network) -> tuple[LocalPh
 
     def with_head(phase: LocalPhase) -> LocalPhase:
         rates = {net.generated_head if n in generator else n: rate for n, rate in phase.rates.items()}
-        return replace(phase, rates=rates, moving=phase.moving - generator | rates.keys())
+        return replace(phase, rates=rates, moving=frozenset(phase.moving - generator | rates.keys()))
 
     return tuple(map(with_head, plan)) if net.generated_head else tuple(plan)
 
