@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -108,6 +109,26 @@ def test_a_group_that_does_not_fit_is_halved_and_done_again() -> None:
 def test_a_client_that_does_not_fit_alone_ends_the_run() -> None:
     with engine() as place, pytest.raises(DeviceFull, match="client 0 alone does not fit"):
         list(place.map(Counted(context=0), range(12)))
+
+
+def test_an_attempt_that_did_not_fit_is_gone_before_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what refers to itself, as recordings and their recorder do."""
+    attempts, alive = list[weakref.ref[torch.Tensor]](), list[int]()
+
+    class Large(Counted):
+        def __call__(self, workspace: Workspace, clients: Sequence[int]) -> tuple[int, ...]:
+            tensor, in_a_circle = torch.zeros(3), list[object]()
+            in_a_circle += [in_a_circle, torch.zeros(3)]
+            attempts.extend(weakref.ref(each) for each in (tensor, cast("torch.Tensor", in_a_circle[1])))
+            return super().__call__(workspace, clients)
+
+    monkeypatch.setattr(
+        torch.cuda, "empty_cache", lambda: alive.append(sum(attempt() is not None for attempt in attempts))
+    )
+    with engine(at_once=4) as place:
+        list(place.map(Large(context=3), range(4)))
+    assert alive == [0]
+    assert len(attempts) == 6  # two in each of three attempts
 
 
 def test_who_shares_the_device_takes_a_share(monkeypatch: pytest.MonkeyPatch) -> None:

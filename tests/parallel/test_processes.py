@@ -173,6 +173,23 @@ def test_a_run_without_memory_is_tried_again_beside_fewer_others(
     assert result_of(outs[0]) == result_of(tmp_path / "whole")
 
 
+def test_with_fewer_processes_each_may_use_more_of_the_device(
+    hands: LocalPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that did not fit into a part of the memory is tried again with all of it."""
+    monkeypatch.setitem(personals, "hungry", Hungry)
+    monkeypatch.setattr("torso.parallel.orchestrator._MEMORY_WAIT", 0.01)
+    lives = tmp_path / "lives"
+    lives.mkdir()
+    (lives / "0").touch()
+    given, submit = list[int](), hands.submit
+    monkeypatch.setattr(hands, "submit", lambda worker, task: given.append(task.company) or submit(worker, task))
+    hungry = _with(methods["fedper"].but(personal=Hungry(folder=str(lives))))
+    ((_, found),) = run_together([hungry], [tmp_path / "out"], pool=hands)
+    assert isinstance(found, Result)
+    assert given == [2, 1]
+
+
 def test_those_that_are_there_go_on_where_no_other_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start, started = LocalPool.start, list[Any]()
 

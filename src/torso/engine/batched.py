@@ -7,6 +7,7 @@ clients, so nothing is counted twice.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Self, TypeVar
@@ -75,11 +76,13 @@ class Batched:
     def __enter__(self) -> Self:
         if self.device.type == "cuda" and self.company > 1:
             # without a limit, what one process has reserved and does not use is missing to the others
-            torch.cuda.set_per_process_memory_fraction(_LIMIT / self.company, self.device)
+            torch.cuda.set_per_process_memory_fraction(_share(self.company), self.device)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._workspace = None
+        if self.device.type == "cuda" and self.company > 1:
+            torch.cuda.set_per_process_memory_fraction(1.0, self.device)  # the next run may have fewer beside it
 
     def may_look_ahead(self) -> bool:
         """True on an accelerator. On CPU nothing is gained, and runs in lockstep wait for each other anyway."""
@@ -101,23 +104,33 @@ class Batched:
         while start < len(clients):
             left = len(clients) - start
             group = clients[start : start + self.size(kind_of(work), stacks, left)]
-            try:
-                result = self._measured(work, workspace, group)
-            except torch.OutOfMemoryError:
-                if len(group) == 1:
-                    raise DeviceFull(
-                        f"client {group[0]} alone does not fit into the memory that {self.device} has left"
-                    ) from None
-                self.most = len(group) // 2
-                self.went.clear()
-                if self._workspace.context.recorder is not None:
-                    self._workspace.context.recorder.forget()
-                torch.cuda.empty_cache()
+            outcome = self._attempt(work, workspace, group)
+            if outcome is None:
+                self._make_room(group)
                 continue
             start += len(group)
             self.went[kind_of(work)] = max(len(group), self.went.get(kind_of(work), 0))
-            yield result
-            del result  # free its memory before the next group is computed
+            yield outcome[0]
+            del outcome  # free its memory before the next group is computed
+
+    def _attempt(self, work: Work[T], workspace: Workspace, group: Sequence[int]) -> tuple[T] | None:
+        """The result of a group, or None if it does not fit into memory.
+
+        The error ends with this function: as long as it lives, it holds the tensors of the attempt."""
+        try:
+            return (self._measured(work, workspace, group),)
+        except torch.OutOfMemoryError:
+            return None
+
+    def _make_room(self, group: Sequence[int]) -> None:
+        """Free memory after a group that did not fit, and make the next ones half as large."""
+        if len(group) == 1:
+            raise DeviceFull(f"client {group[0]} alone does not fit into the memory that {self.device} has left")
+        self.most = len(group) // 2
+        self.went.clear()
+        if self._workspace is not None and self._workspace.context.recorder is not None:
+            self._workspace.context.recorder.forget()
+        free_memory()
 
     def size(self, kind: str, stacks: bool = True, left: int = 0) -> int:
         """The number of clients in the next group of a kind of work.
@@ -157,8 +170,20 @@ def free_bytes(device: torch.device, company: int = 1) -> int:
     used. `company`: processes that share the device; each may use its part, as far as others have left it."""
     free, total = torch.cuda.mem_get_info(device)
     reserved, used = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
-    limit = int(total * _LIMIT / company) if company > 1 else total
-    return max(min(free + reserved, limit) - used, 0)
+    return max(min(free + reserved, int(total * _share(company))) - used, 0)
+
+
+def _share(company: int) -> float:
+    """The share of a device that each of several processes may use."""
+    return _LIMIT / company if company > 1 else 1.0
+
+
+def free_memory() -> None:
+    """Give memory of the accelerator that nothing uses back to it, for other processes.
+
+    A recorder and its recordings refer to each other, so Python frees them only when it collects garbage."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 engines["batched"] = lambda net, federation, run: Batched(

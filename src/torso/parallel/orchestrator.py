@@ -151,7 +151,7 @@ class Orchestrator:
             data = self.payload(plans[0].config) if self.payload else None
             worker = self.idle[-1]
             try:
-                call = self.pool.submit(worker, Task(self.packs[pack], plans, self.after, data))
+                call = self.pool.submit(worker, Task(self.packs[pack], plans, self.after, data, self.most))
             except ProcessLost as lost:  # it died while it was idle, so the pack is not the cause
                 self.pool.kill(self.idle.pop())
                 self.listeners[self.packs[pack][0]].note("an idle process was lost; another takes its place")

@@ -15,6 +15,7 @@ import torch
 
 from torso.config import Config
 from torso.data import Federation
+from torso.engine.batched import free_memory
 from torso.errors import TorsoError
 from torso.parallel.packs import AfterRun, PlannedRun, side_by_side
 from torso.results.result import Result
@@ -33,6 +34,7 @@ class Task:
     plans: Sequence[PlannedRun]
     after: AfterRun | None = None
     payload: Any = None  # the runs' data, if they are sent
+    company: int = 1  # processes that work at the same time; on an accelerator, each may use its part of the memory
 
 
 class ProcessLost(Exception):
@@ -137,7 +139,7 @@ def do(
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         try:
             torch.cuda.synchronize()
-            torch.cuda.empty_cache()  # other processes may share the accelerator
+            free_memory()  # other processes may share the accelerator
         except RuntimeError as error:  # an illegal access, maybe of another process under MPS: CUDA does not recover
             raise AcceleratorBroken(str(error)) from None
     return told

@@ -195,7 +195,6 @@ def serve(pipe: Connection, stopping: Any, count: int) -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # it was blocked at the start; see `_do_nothing`
     process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # a source may start processes
-    Batched.company = count
     made = partial(data_of, data_cache=DataCache())
 
     def send(listener_call: ListenerCall | None, answer: Any) -> None:
@@ -216,6 +215,7 @@ def serve(pipe: Connection, stopping: Any, count: int) -> None:
             return
         try:
             task = _read(written)
+            Batched.company = task.company
             answer = do(task, partial(_here, count), made, post, lambda: bool(stopping.value))
         except AcceleratorBroken as error:
             sys.exit(f"{error}; another process goes on")

@@ -55,32 +55,44 @@ def run_all(
     pool: ProcessPool | None = None,
 ) -> Generator[tuple[P, Result | Exception], None, None]:
     """Run the configs below the folder, and yield each with its result as it ends. A run that breaks does not end the
-    others.
+    others. Nor does one that does not fit into the device's memory: it is told at the end, by a RequestError.
 
     Results have no models: a caller that keeps all of them would keep the data of every run in memory.
 
     `known`: training key → folder of a finished run to begin at (`finished_runs`). Runs that finish here are added."""
+    misfits: list[tuple[str, Exception]] = []
     for wave in waves(waiting, folder, known):
         configs, places = [run.config for run in wave], [folder / run.name for run in wave]
         ends = run_together(configs, places, listener=listener, stop=stop, after=note_machine, pool=pool)
         with closing(ends):
             for number, result in ends:
-                _check(result, wave[number])
+                if isinstance(result, DeviceFull | torch.OutOfMemoryError | MemoryError):
+                    misfits.append((wave[number].name, result))
+                    continue
+                _check(result)
                 yield wave[number], without_models(result) if isinstance(result, Result) else result
                 delete_large_checkpoints([places[number]])
+    _raise_misfits(misfits)
 
 
-def _check(result: Result | Exception, run: NamedConfig) -> None:
-    """Raise an error of the request or of the device: it ends all runs."""
-    if isinstance(result, DeviceFull | torch.OutOfMemoryError | MemoryError):
-        raise RequestError(
-            f"{run.name} does not fit into the memory of the device ({str(result).splitlines()[0]}). Fewer clients at "
-            "once (--set run.clients_at_once=10), fewer --processes, or a larger device (--device cuda:N)"
-        )
+def _check(result: Result | Exception) -> None:
+    """Raise an error of the request, or one that no run should meet: it ends all runs."""
     if isinstance(result, RequestError):
         raise result
     if isinstance(result, Exception) and not isinstance(result, TorsoError | RuntimeError):
         raise result
+
+
+def _raise_misfits(misfits: Sequence[tuple[str, Exception]]) -> None:
+    """Tell of the runs that the device has too little memory for."""
+    if misfits:
+        name, error = misfits[0]
+        who = f"{name} and {len(misfits) - 1} more do" if misfits[1:] else f"{name} does"
+        raise RequestError(
+            f"{who} not fit into the memory of the device ({str(error).splitlines()[0]}). The other runs are finished. "
+            "For these: fewer clients at once (--set run.clients_at_once=10), fewer --processes, or a larger device "
+            "(--device cuda:N)"
+        )
 
 
 def finished(config: Config, folder: Path) -> Result | None:
