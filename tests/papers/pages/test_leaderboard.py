@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -219,3 +220,15 @@ def test_the_picture_has_a_dot_for_every_method_near_the_best() -> None:
     assert drawn.count("<title>") == 3
     assert "fedbabu: personal 82.5, generic 41.2, 82 MB" in drawn
     assert "far: " not in drawn
+
+
+def test_names_in_the_picture_do_not_meet_and_stand_off_the_dots() -> None:
+    """A name that hides a dot is moved, with a line to its own; the words of a halo are drawn above the dots."""
+    crowd = [row(f"m{place}", 81.0 + place / 50, 81.5 + place / 50, 82.0 + place / 50) for place in range(30)]
+    drawn = picture({S2: [*ROWS, *crowd]}, "about")
+    names = re.findall(r'paint-order="stroke"><text x="([\d.]+)" y="([\d.]+)">([^<]+)</text>', drawn)
+    assert {"fedavg"} < {name for _, _, name in names}
+    ends = [(float(x) - 2.0 * len(name), float(x) + 2.0 * len(name), float(y)) for x, y, name in names]
+    for place, one in enumerate(ends):
+        for other in ends[place + 1 :]:
+            assert abs(one[2] - other[2]) >= 8.9 or one[1] <= other[0] or other[1] <= one[0], (names[place], other)

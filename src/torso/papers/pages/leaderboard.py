@@ -113,7 +113,8 @@ def _glance(rows: Rows, board: Board) -> list[str]:
         f"![{ABOUT}]({PICTURE})",
         "",
         "Each dot is a method. Its area grows with the bytes that the method sends. Orange dots were found by the "
-        "search. Names stand at FedAvg, the best methods, and those that are among the best in both accuracies. "
+        "search, the green one is FedAvg, blue ones are the best or among the best in both accuracies. Names stand at "
+        "FedAvg, at the best, and where there is room. "
         "Methods far below are not drawn.",
         "",
         "A method is *level* with the best, or *among the best*, if the 95 % interval of the difference over seeds "

@@ -229,7 +229,7 @@ def _add(axes: Axes, mark: Line | Area | Dots | Words | Heat, panel: Panel, scal
             size, alpha = (2 * radius * POINTS * scale) ** 2, None if opacity == 1 else opacity
             xs, ys, _ = zip(*dots, strict=True)
             axes.scatter(xs, ys, size, LIGHT[role], alpha=alpha, linewidths=0, label=label or "_", zorder=1.9)
-        case Words(words, role, _):
+        case Words(words, role):
             for x, y, word in words:
                 axes.text(x, y, word, color=LIGHT[role], fontsize="x-small", ha="center", va="center", clip_on=True)
         case Heat(_, ramp, _, _):

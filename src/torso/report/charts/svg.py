@@ -58,9 +58,11 @@ def _mark(mark: Mark) -> str:  # noqa: PLR0911  one case for each kind of mark
             r = _n(radius)
             each = "".join(_dot(x, y, r, title) for x, y, title in dots)
             return f"<g {_paint('fill', role)}{_faded(opacity)}>{each}</g>"
-        case Words(words, role, size):
+        case Words(words, role, size, halo):
             each = "".join(f'<text x="{x:.1f}" y="{y:.1f}">{escape(word)}</text>' for x, y, word in words)
-            return f'<g {_paint("fill", role)} font-size="{_n(size)}" text-anchor="middle">{each}</g>'
+            rim = ' stroke-width="2.5" stroke-linejoin="round" paint-order="stroke"' if halo else ""
+            paint = f'class="f-{role} s-ground"' if halo else _paint("fill", role)
+            return f'<g {paint} font-size="{_n(size)}" text-anchor="middle"{rim}>{each}</g>'
         case Text():
             return _text(mark)
 
