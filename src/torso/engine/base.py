@@ -82,7 +82,7 @@ class Workspace:
             change=augmentations[federation.augment],
             skip_single=smallest_map(net, federation.input) == 1,
             precision=precision_of(precision, device),
-            recorder=_recorder(net, compiles) if recorded and device.type == "cuda" else None,
+            recorder=recorder_for(net, device, compiles) if recorded else None,
             lockstep=lockstep,
             exact=exact,
         )
@@ -101,13 +101,12 @@ class Workspace:
         empty = data.train.labels.new_empty(0, features.size, dtype=torch.float32)
         train = empty if features.train is None else features.train
         test = empty if features.test is None else features.test
-        records = self.recorded and self.federation.device.type == "cuda"
         context = replace(
             self.context,
             net=net,
             lens=FeatureLens(),
             change=Augmentation(),
-            recorder=Recorder(gradients, frozen=net.frozen) if records else None,
+            recorder=recorder_for(net, data.device) if self.recorded else None,
         )
         federation = replace(data, train=replace(data.train, samples=train), test=replace(data.test, samples=test))
         return Workspace(context, federation, recorded=self.recorded)
@@ -179,7 +178,10 @@ class Workspace:
         return Deck.of(split.samples, split.labels, rows, [SERVER] * len(rows))
 
 
-def _recorder(net: Network, compiles: Compile) -> Recorder:
+def recorder_for(net: Network, device: torch.device, compiles: Compile = "auto") -> Recorder | None:
+    """The recorder for a network on a device; None if the device cannot record."""
+    if device.type != "cuda":
+        return None
     if net.body.keyed:
         return ForeignRecorder(gradients, frozen=net.frozen, compiles=compiles)
     return Recorder(gradients, frozen=net.frozen)

@@ -102,8 +102,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Words:
-    """Short texts (x, y, text) with the same role, each centred at its place. `halo`: each has a rim in the colour of the
-    page, so that it can be read on top of other marks (the role must be ink or muted)."""
+    """Short texts (x, y, text) with the same role, each centred at its place.
+
+    `halo`: each has a rim in the colour of the page, so that it can be read on top of other marks."""
 
     words: Sequence[tuple[float, float, str]]
     role: str
