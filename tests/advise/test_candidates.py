@@ -28,7 +28,7 @@ def measured() -> dict[str, dict[str, float]]:
         if row["personal"] and row["status"] == "ok":
             found.setdefault(row["setting"], {})[NAMES.get(row["method"], row["method"])] = row["personal"]["mean"]
     of = tomllib.loads((ROOT / "bench" / "advise.toml").read_text("utf-8"))
-    unseen = {name for version in ("7", "8", "9", "10") for name in of[f"version{version}"]}
+    unseen = {name for version in ("7", "8", "9", "10", "11") for name in of[f"version{version}"]}
     for setting, search in json.loads((ROOT / "docs" / "advise" / "study.json").read_text("utf-8"))["settings"].items():
         if setting not in unseen:
             added = {name: results["personal"] for name, results in search.get("added", {}).items()}

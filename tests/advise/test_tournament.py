@@ -147,11 +147,26 @@ def test_a_larger_rate_of_fine_tuning_is_tried_where_more_epochs_help(federation
     """With a learning rate of 1e-4 two rounds teach nothing, so that all comes from fine-tuning; what is measured
     again is what a run with that fine-tuning measures."""
     stable = held(federation, Clock()).stable
-    small, large = stable.rates_of_tuning
+    smaller, small, large = stable.rates_of_tuning
     arm = Arm(FEDAVG, 0.0001)
     found, ended = stable.compete([arm], 1, 0, federation)
     assert ended
-    assert [one.tuning for one in found] == [Tuning(lr, epochs) for lr in (small, large) for epochs in (1, 3)]
+    assert [one.tuning for one in found] == [Tuning(lr, epochs) for lr in (small, smaller, large) for epochs in (1, 3)]
     anew, _ = stable.again([Entry(arm, large, (3,))], 1, 0, federation)
+    assert anew[0].scores == found[5].scores
+    assert found[5].mean > found[1].mean > found[0].mean
+
+
+def test_a_smaller_rate_of_fine_tuning_is_always_tried_and_alone_where_more_epochs_harm(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a rate of 3 the second and third epoch spoil what the first has left; what is measured again is what a run
+    with that fine-tuning measures."""
+    stable = held(federation, Clock()).stable
+    monkeypatch.setattr(ArmRunner, "rates_of_tuning", (0.001, 3.0, 30.0))
+    arm = Arm(FEDAVG, 0.1)
+    found, _ = stable.compete([arm], 3, 0, federation)
+    assert [one.tuning for one in found] == [Tuning(lr, epochs) for lr in (3.0, 0.001) for epochs in (1, 3)]
+    assert found[0].mean >= found[1].mean
+    anew, _ = stable.again([Entry(arm, 0.001, (3,))], 3, 0, federation)
     assert anew[0].scores == found[3].scores
-    assert found[3].mean > found[1].mean > found[0].mean

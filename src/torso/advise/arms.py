@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from torso.advise.candidates import ALONE, FEDAVG, nearest_rate
-from torso.advise.choice import Arm, Outcome, Tuning
+from torso.advise.choice import Arm, Outcome, Tuning, gain
 from torso.advise.parts import only
 from torso.config import Config
 from torso.data import Federation
@@ -26,7 +26,7 @@ from torso.runs.events import Stop
 from torso.runs.remeasure import measured_again
 from torso.runs.run import Stopped
 
-PATHS = (0.06, 0.6)  # rate × steps in an epoch of fine-tuning; the larger one is tried if more epochs help
+PATHS = (0.006, 0.06, 0.6)  # rate × steps in an epoch of fine-tuning: the second, then the first or the third
 EPOCHS = (1, 3)  # epochs of fine-tuning that are tried at each rate
 MOST = 200  # clients that are measured at most
 ALONE_LEAST = 8  # clients that train alone at least, if there are so many
@@ -62,13 +62,18 @@ class ArmRunner:
 
     @property
     def rates_of_tuning(self) -> tuple[float, ...]:
-        """The values of personalize.lr that are tried: smaller if an epoch has many steps."""
+        """The values of personalize.lr that may be tried, from small to large: smaller if an epoch has many steps."""
         batch = self.config.personalize.batch_size or self.config.train.batch_size
         return tuple(nearest_rate(path / max(math.ceil(self.size / batch), 1)) for path in PATHS)
 
+    @property
+    def rate_of_tuning(self) -> float:
+        """The value of personalize.lr that is tried first."""
+        return self.rates_of_tuning[1]
+
     def first(self, arm: Arm) -> Entry:
-        """The entry of an arm on the first part: the smaller rate of fine-tuning."""
-        return Entry(arm, self.rates_of_tuning[0], EPOCHS)
+        """The entry of an arm on the first part: the middle rate of fine-tuning."""
+        return Entry(arm, self.rate_of_tuning, EPOCHS)
 
     @property
     def participants(self) -> int:
@@ -103,8 +108,8 @@ class ArmRunner:
         return known[np.linspace(0, len(known) - 1, count).round().astype(np.int64)]
 
     def compete(self, arms: Sequence[Arm], rounds: int, seed: int, data: Federation) -> tuple[list[Outcome], bool]:
-        """The outcomes of the arms on the first part, also with the larger rate of fine-tuning if that may help. The
-        flag is False if time was up before all runs had ended."""
+        """The outcomes of the arms on the first part, also with a larger or a smaller rate of fine-tuning. The flag is
+        False if time was up before all runs had ended."""
         found: list[Outcome] = []
         return found, self._run([self.first(arm) for arm in arms], rounds, seed, data, found, tune_more=True)
 
@@ -144,14 +149,31 @@ class ArmRunner:
         return True
 
     def _tuned_more(self, entry: Entry, config: Config, end: Result, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """The outcomes of the same models, fine-tuned at the larger rate; none unless the most epochs at the smaller
-        rate were best."""
-        best = max(outcomes, key=lambda one: (one.mean, -one.tuning.epochs))
-        larger = self.rates_of_tuning[-1]
-        if best.tuning.epochs < entry.epochs[-1] or larger == entry.lr or end.models is None or self.stop.asked:
-            return []
-        more = Entry(entry.arm, larger, entry.epochs)
-        return scored(more, measured_again(end, with_tuning(config, more.lr, more.epochs)), end.job.measured_clients)
+        """The outcomes of the same models, fine-tuned at other rates: at the smaller one, and at the larger one if more
+        epochs at the middle rate help clearly and more than the smaller rate."""
+        found: list[Outcome] = []
+        if len(outcomes) < 2 or end.models is None:  # the first: personal models are not fine-tuned
+            return found
+        smaller, larger = self.rates_of_tuning[0], self.rates_of_tuning[-1]
+        fewest, most = min(outcomes, key=_epochs), max(outcomes, key=_epochs)
+        more_helps = gain(most.scores, fewest.scores)
+        for rate in (smaller, larger):
+            if rate == larger and not (more_helps and more_helps.clear and max([most, *found], key=_mean) is most):
+                break
+            if rate == entry.lr or self.stop.asked:
+                continue
+            anew = Entry(entry.arm, rate, entry.epochs)
+            measured = measured_again(end, with_tuning(config, anew.lr, anew.epochs))
+            found += scored(anew, measured, end.job.measured_clients)
+        return found
+
+
+def _mean(outcome: Outcome) -> float:
+    return outcome.mean
+
+
+def _epochs(outcome: Outcome) -> int:
+    return outcome.tuning.epochs
 
 
 def tuned(config: Config) -> bool:

@@ -24,7 +24,7 @@ from torso.runs.run import Stopped
 
 PILOT = 2  # rounds of the run that measures the pace, to convert minutes into rounds
 _BEYOND = 2  # at most this many rates of FedAvg are tried beyond the ends
-_PASSES = 1.5  # mean number of fine-tunings of an arm: the second rate is tried for some arms only
+_PASSES = 2.3  # mean number of fine-tunings of an arm: the third rate is tried for some arms only
 
 
 class TooLittleTime(TorsoError):
@@ -232,7 +232,7 @@ class Tournament:
             entries = [Entry(one.arm, one.tuning.lr, (one.tuning.epochs,)) for one in some if one.arm not in ran]
             if last:
                 rate = self.course.fedavg.arm.rate
-                entries.append(Entry(Arm(ALONE, rate), self.stable.rates_of_tuning[0], EPOCHS[:1]))
+                entries.append(Entry(Arm(ALONE, rate), self.stable.rate_of_tuning, EPOCHS[:1]))
             began, data = self.budget.clock(), self.parts.federations[number]
             more, ended = self.stable.again(entries, plan.rounds, self.config.run.seed + number, data)
             self._pay(more, plan.rounds, began)
