@@ -6,29 +6,33 @@ too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torso.data.batches import Batch
-from torso.learn.objectives import Objective
-from torso.learn.recorded import Recordable, Recorder, _Recording
+from torso.learn.recorded import Graph, Recordable, Recorder
 from torso.learn.stacked import copy_all
-from torso.nets import Network, Tensors, learnable
+from torso.nets import Tensors
+
+Step = Callable[[], tuple[Tensors, Tensor]]
 
 
 class Replaying:
-    """In place of a CUDA graph: it repeats traced operations."""
+    """In place of a CUDA graph: it repeats the traced operations of a step, into the memory of its first results."""
 
-    def __init__(self, replay: Callable[[], None]) -> None:
-        self.replay = replay
+    def __init__(self, again: Step, first: tuple[Tensors, Tensor]) -> None:
+        self.again, self.first = again, first
+
+    def replay(self) -> None:
+        TracingRecorder.replayed += 1
+        (grads, total), (new, new_total) = self.first, self.again()
+        copy_all([*grads.values(), total], [*(new[name] for name in grads), new_total])
 
 
 class TracingRecorder(Recorder):
-    """Records by tracing. `traced`: how many recordings it made; `replayed`: how often one was repeated."""
+    """Records by tracing. `traced`: how many recordings were made; `replayed`: how often one was repeated."""
 
     traced = replayed = 0
 
@@ -42,31 +46,14 @@ class TracingRecorder(Recorder):
         self._plays[key] = _trace(found.run)  # to trace is also to run once
         TracingRecorder.traced += 1
 
-    def _record(
-        self,
-        net: Network,
-        tensors: Tensors,
-        names: Sequence[str],
-        batch: Batch,
-        objective: Objective,
-        counts: Tensor,
-    ) -> _Recording:
-        kept = {n: t if self._is_home(n, t) else t.clone() for n, t in tensors.items()}
-        buffers = frozenset(kept).difference(learnable(net, kept), net.frozen)
-        before = {n: kept[n].clone() for n in buffers}
-        again = _trace(lambda: self.compute(net, kept, names, batch, objective, counts))
-        grads, total = again()
-        for name, tensor in before.items():
-            kept[name].copy_(tensor)
+    def _warm_up(self, step: Step) -> None:
+        """Trace here, since what this changes is restored after the warm-up."""
+        again: Step = _trace(step)
+        self._graph = Replaying(again, again())
 
-        def replay() -> None:
-            TracingRecorder.replayed += 1
-            new, new_total = again()
-            copy_all([*grads.values(), total], [*(new[name] for name in grads), new_total])
-
+    def _captured(self, step: Step) -> tuple[Graph, tuple[Tensors, Tensor]]:
         TracingRecorder.traced += 1
-        graph = cast("torch.cuda.CUDAGraph", Replaying(replay))
-        return _Recording(graph, kept, batch, counts, grads, total, buffers)
+        return self._graph, self._graph.first
 
 
 def _trace(run: Callable[[], Any]) -> Callable[[], Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,12 @@ from torso.nets import Network, Tensors, learnable
 T = TypeVar("T")
 
 
+class Graph(Protocol):
+    """Recorded operations, such as a CUDA graph."""
+
+    def replay(self) -> None: ...
+
+
 class Recordable(NamedTuple):
     """Operations to record."""
 
@@ -38,7 +44,7 @@ class Recordable(NamedTuple):
 class _Recording:
     """A recorded gradient, with the fixed memory of its inputs and outputs."""
 
-    graph: torch.cuda.CUDAGraph
+    graph: Graph
     tensors: Tensors
     batch: Batch
     counts: Tensor
@@ -235,8 +241,7 @@ class Recorder:
         finally:
             for name, tensor in before.items():
                 kept[name].copy_(tensor)
-        graph = torch.cuda.CUDAGraph()
-        grads, total = self._captured(graph, step)
+        graph, (grads, total) = self._captured(step)
         return _Recording(graph, kept, batch, counts, grads, total, buffers)
 
     def _warm_up(self, step: Callable[[], tuple[Tensors, Tensor]]) -> None:
@@ -257,12 +262,11 @@ class Recorder:
         for _ in range(2):
             step()
 
-    def _captured(
-        self, graph: torch.cuda.CUDAGraph, step: Callable[[], tuple[Tensors, Tensor]]
-    ) -> tuple[Tensors, Tensor]:
-        """Record a step; returns the memory of its results."""
+    def _captured(self, step: Callable[[], tuple[Tensors, Tensor]]) -> tuple[Graph, tuple[Tensors, Tensor]]:
+        """Record a step; returns the recording and the memory of its results."""
+        graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            return step()
+            return graph, step()
 
 
 def clients_to_record(lead: int, clients: int) -> int:

@@ -24,7 +24,7 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.learn.gradients import leading_gradients
 from torso.learn.objectives import Objective
-from torso.learn.recorded import Recorder, _new_pool, _Recording
+from torso.learn.recorded import Graph, Recorder, _new_pool, _Recording
 from torso.nets import Network, Tensors
 from torso.nets.compiled import Compile, Compiling
 from torso.nets.compute import allows_padding, draws
@@ -225,11 +225,11 @@ class ForeignRecorder(Recorder):
         with ChannelsLast() if self._whole else nullcontext(), Compiling(self._backend):
             yield
 
-    def _captured(self, graph: torch.cuda.CUDAGraph, step: Step) -> tuple[Tensors, Tensor]:
+    def _captured(self, step: Step) -> tuple[Graph, tuple[Tensors, Tensor]]:
         stream = torch.cuda.current_stream()
         try:
             with self._ways():
-                return super()._captured(graph, lambda: _dense(*step()))
+                return super()._captured(lambda: _dense(*step()))
         except RuntimeError as error:  # includes running out of memory
             torch.cuda.set_stream(stream)
             _end_capture()
