@@ -26,6 +26,7 @@ import foreign
 from foreign import Local, Work, plain_loop
 from torso.learn.gradients import gradients
 from torso.learn.local import learn
+from torso.learn.recorded import Graph
 from torso.learn.recorded_foreign import ForeignRecorder, Step
 from torso.nets import Tensors
 
@@ -53,9 +54,9 @@ class Bookkeeping(ForeignRecorder):
     def _warm_up(self, step: Step) -> None:
         self._wanted = torch.zeros(1)
 
-    def _captured(self, graph: object, step: Step) -> tuple[Tensors, Tensor]:
+    def _captured(self, step: Step) -> tuple[Graph, tuple[Tensors, Tensor]]:
         grads, _ = step()
-        return grads, torch.zeros(1)
+        return Nothing(), (grads, torch.zeros(1))
 
 
 def recorded(local: Local) -> Work:
@@ -85,7 +86,6 @@ def main() -> None:
     foreign.BATCH, device = 2, torch.device("cpu")
     torch.manual_seed(0)
     many, few = (Local(thin(), SIZE, "fp32", device, 2 * steps) for steps in (options.steps, 1))
-    torch.cuda.CUDAGraph = Nothing  # type: ignore[assignment,misc]
     works = {
         "loop": plain_loop(thin(), SIZE, "fp32", device, options.steps),
         "torso, one step": few.training("kernel by kernel"),

@@ -20,7 +20,7 @@ Step = Callable[[], tuple[Tensors, Tensor]]
 
 
 class Replaying:
-    """In place of a CUDA graph: it repeats the traced operations of a step, into the memory of its first results."""
+    """In place of a CUDA graph: it repeats a step, into the memory of its first results."""
 
     def __init__(self, again: Step, first: tuple[Tensors, Tensor]) -> None:
         self.again, self.first = again, first

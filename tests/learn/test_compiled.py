@@ -9,11 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from tests.learn.replaying import Replaying
 from tests.learn.test_recorded_foreign import Dropping, HalfFrozen, Normed, Plain, batches, steps
 from tests.learn.test_recorded_foreign import begun as begun_in_double
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torso.data.batches import Batch, Deck
 from torso.learn import recorded_foreign
 from torso.learn.gradients import Gradients, gradients, leading_gradients
+from torso.learn.recorded import Graph
 from torso.learn.recorded_foreign import ForeignRecorder, Step
 from torso.nets import Network, Tensors, learnable, set_modes, skeleton, split
 from torso.nets.compiled import Compiling
@@ -49,20 +51,6 @@ def trained(net: Network, tensors: Tensors, deck: Deck, take: Gradients) -> list
     return steps(net, tensors, deck, take, (batch for epoch in range(2) for batch in dealt(deck, epoch)))
 
 
-@dataclass
-class Again:
-    """In the place of a CUDA graph: the step itself, and its results where those of the first one were."""
-
-    step: Step
-    first: tuple[Tensors, Tensor]
-
-    def replay(self) -> None:
-        grads, total = self.step()
-        for name, grad in grads.items():
-            self.first[0][name].copy_(grad)
-        self.first[1].copy_(total)
-
-
 class OnCpu(ForeignRecorder):
     """Records on a machine without CUDA, and notes by what each recording was compiled."""
 
@@ -73,7 +61,7 @@ class OnCpu(ForeignRecorder):
     def _warm_up(self, step: Step) -> None:
         self._try(step)
 
-    def _captured(self, graph: Any, step: Step) -> tuple[Tensors, Tensor]:
+    def _captured(self, step: Step) -> tuple[Graph, tuple[Tensors, Tensor]]:
         backend = self._backend
         self.backends.append(backend)
 
@@ -85,13 +73,12 @@ class OnCpu(ForeignRecorder):
         grads, total = run()
         for name, tensor in before.items():  # a graph is recorded, not run
             self._here[name].copy_(tensor)
-        graph.step, graph.first = run, ({n: g.clone() for n, g in grads.items()}, total.clone())
-        return graph.first  # type: ignore[no-any-return]
+        first = {n: g.clone() for n, g in grads.items()}, total.clone()
+        return Replaying(run, first), first
 
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Again(lambda: ({}, torch.zeros(1)), ({}, torch.zeros(1))))
     monkeypatch.setattr(recorded_foreign, "_no_waiting", nullcontext)
     monkeypatch.setattr(recorded_foreign, "_BACKEND", "aot_eager")
 
