@@ -151,25 +151,22 @@ class ArmRunner:
     def _tuned_more(self, entry: Entry, config: Config, end: Result, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The outcomes of the same models, fine-tuned at other rates: at the smaller one, and at the larger one if more
         epochs at the middle rate help clearly and more than the smaller rate."""
-        found: list[Outcome] = []
-        if len(outcomes) < 2 or end.models is None:  # the first: personal models are not fine-tuned
-            return found
-        smaller, larger = self.rates_of_tuning[0], self.rates_of_tuning[-1]
+        if len(outcomes) < 2:  # personal models are not fine-tuned
+            return []
+        smaller, _, larger = self.rates_of_tuning
+        found = self._tuned_at(smaller, entry, config, end)
         fewest, most = min(outcomes, key=_epochs), max(outcomes, key=_epochs)
         more_helps = gain(most.scores, fewest.scores)
-        for rate in (smaller, larger):
-            if rate == larger and not (more_helps and more_helps.clear and max([most, *found], key=_mean) is most):
-                break
-            if rate == entry.lr or self.stop.asked:
-                continue
-            anew = Entry(entry.arm, rate, entry.epochs)
-            measured = measured_again(end, with_tuning(config, anew.lr, anew.epochs))
-            found += scored(anew, measured, end.job.measured_clients)
+        if more_helps and more_helps.clear and all(one.mean <= most.mean for one in found):
+            found += self._tuned_at(larger, entry, config, end)
         return found
 
-
-def _mean(outcome: Outcome) -> float:
-    return outcome.mean
+    def _tuned_at(self, rate: float, entry: Entry, config: Config, end: Result) -> list[Outcome]:
+        """The outcomes of the same models at another rate of fine-tuning; none if time is up."""
+        if rate == entry.lr or end.models is None or self.stop.asked:
+            return []
+        again = measured_again(end, with_tuning(config, rate, entry.epochs))
+        return scored(Entry(entry.arm, rate, entry.epochs), again, end.job.measured_clients)
 
 
 def _epochs(outcome: Outcome) -> int:
